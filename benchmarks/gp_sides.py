@@ -81,7 +81,9 @@ def found(model: Regression) -> Tensor:
 
 def process(x: Tensor, y: Tensor, logs: Tensor, **options: Any) -> Process:
     """Ours, with given hyper-parameters."""
-    fitted = lw.GP(1.0 * Matern((1.0,) * x.shape[1]), lw.Gaussian(1.0), mean="zero", **options).fit((x, y))
+    fitted = lw.GP(1.0 * Matern((1.0,) * x.shape[1]), lw.Gaussian(1.0), mean="zero", dtype=x.dtype, **options).fit(
+        (x, y)
+    )
     return at(fitted, logs)
 
 

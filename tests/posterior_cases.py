@@ -107,9 +107,9 @@ def problem(name: str) -> Problem:
     x, new = normal(10, 3), normal(4, 3, seed=2)
     match name:
         case "gaussian":
-            return Problem(mlp(), lw.Gaussian(2.5), x, normal(10, 2, seed=1), new)
+            return Problem(mlp(), lw.Gaussian(2.5, shared=True), x, normal(10, 2, seed=1), new)
         case "gaussian-per-output":
-            return Problem(mlp(), lw.Gaussian((0.5, 3.0)), x, normal(10, 2, seed=1), new)
+            return Problem(mlp(), lw.Gaussian((0.5, 3.0), shared=True), x, normal(10, 2, seed=1), new)
         case "categorical":
             y = labels(10, classes=3)
             y[3] = -100

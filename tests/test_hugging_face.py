@@ -16,7 +16,9 @@ import torch
 
 import lapwing as lw
 from benchmarks.command import main
+from lapwing.ground.errors import ShapeError
 from studies.adapters import METHODS, STUDY
+from tests.posterior_cases import refused
 
 GUIDE = Path(__file__).parent.parent / "docs" / "hugging-face.md"
 
@@ -61,6 +63,22 @@ def test_adapters_alone_are_uncertain(guide: dict[str, Any], structure: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_checkpointing_of_their_own_and_outputs_by_index_change_nothing(guide: dict[str, Any]) -> None:
+    model, data = copy.deepcopy(guide["model"]), (guide["x"], guide["y"])
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.Diagonal(), weights=lw.Names("*lora_*"))
+    expected = recipe.fit(model, data).predict(guide["x"]).probs
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    model.train()
+    model.get_base_model().config.return_dict = False
+    with refused(ShapeError, "a tuple of 1: [3, 3]"):
+        recipe.fit(model, data)
+    for output in (0, lambda returned: returned[0]):
+        assert torch.equal(recipe.fit(model, data, output=output).predict(guide["x"]).probs, expected)
+    model.get_base_model().config.return_dict = True
+    for output in (0, "logits"):
+        assert torch.equal(recipe.fit(model, data, output=output).predict(guide["x"]).probs, expected)
+
+
 def test_every_method_of_the_study_has_a_row_and_a_mean(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     main({"adapters": STUDY}, ["--quick", "--seeds", "1", "--only", "last layer, evidence", "--json", str(report)])

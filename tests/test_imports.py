@@ -5,6 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+import lapwing as lw
+from lapwing.ground.errors import ConfigError
+from tests.posterior_cases import refused
+
 CODE = """
 import sys, torch, lapwing as lw
 model, x = torch.nn.Linear(2, 1), torch.randn(9, 2)
@@ -18,3 +24,21 @@ print({"torchmetrics", "matplotlib"} & set(sys.modules))
 def test_a_first_fit_needs_neither_sympy_nor_scipy_and_the_rooms_none_of_the_extras() -> None:
     ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert ran.stdout.split("\n")[-3:-1] == ["set()", "set()"]
+
+
+def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
+    import lapwing.ct
+    import lapwing.gp
+    from lapwing.ct import Parallel2d
+    from lapwing.gp import GPRegressor, Matern
+
+    assert lapwing.gp is lw.gp and lapwing.ct is lw.ct
+    assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d and GPRegressor is lw.gp.GPRegressor
+    assert set(lapwing.gp.__all__) >= {"GP", "Matern"} and set(dir(lapwing.ct)) == set(lapwing.ct.__all__)
+
+
+def test_a_regressor_without_scikit_learn_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lapwing.methods.gp.regressor", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with refused(ConfigError, "pip install lapwing[sklearn]"):
+        _ = lw.gp.GPRegressor

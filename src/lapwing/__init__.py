@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from lapwing import ct, gp
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
-from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
 from lapwing.linear.tangent import Tangent
-from lapwing.methods import ct, gp, hessian_free, marginal
+from lapwing.methods import hessian_free, marginal
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace
@@ -76,6 +77,7 @@ __all__ = [
     "MatrixFreePosterior",
     "Mixup",
     "Names",
+    "NetworkWarning",
     "Nystrom",
     "NystromPosterior",
     "PerPoint",

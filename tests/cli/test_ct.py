@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,16 @@ import torch
 
 from lapwing.cli import main
 from lapwing.ground.errors import DataWarning
-from lapwing.methods.ct import Ellipses, FanBeam, Geometry, Parallel2d, equidistant
+from lapwing.methods.ct import (
+    Ellipses,
+    FanBeam,
+    Geometry,
+    Parallel2d,
+    Projector,
+    add_gaussian,
+    equidistant,
+    walnut,
+)
 
 DISC = Ellipses(((1.0, 5.0, 5.0, 1.0, -2.0, 0.0),))
 PLANE = Parallel2d((20, 20), equidistant(24), detector=24)
@@ -130,6 +141,33 @@ def test_raw_counts_are_warned_of(tmp_path: Path) -> None:
         typed(tmp_path / "scan.npy", "--method", "fbp", "--out", tmp_path / "out")
 
 
+@pytest.mark.parametrize("command", ["reconstruct", "propose"])
+def test_noise_is_that_of_the_scan(
+    command: str,
+    generator: torch.Generator,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two hundredths of the mean, of a small scan with edges everywhere."""
+    geometry = Parallel2d((24, 24), equidistant(14))
+    clean = Projector(geometry, torch.float64).push(walnut((24, 24), generator=generator).flatten())
+    y, std = add_gaussian(clean.view(geometry.sinogram), 0.02, generator=generator)
+    np.savez(tmp_path / "scan.npz", sinogram=y.numpy(), angles=geometry.theta.numpy())
+    taken: list[float] = []
+
+    def proposed(*args: Any, **_: Any) -> dict[str, Any]:
+        taken.append(args[2])
+        return {"held_out": 1.0, "next_angles": [0.0], "seconds": 0.0}
+
+    monkeypatch.setattr("lapwing.cli.ct.continued", proposed)
+    main(["ct", command, str(tmp_path / "scan.npz"), "--pixels", "24", "--out", str(tmp_path / "out")])
+    (said,) = re.findall(r"noise        standard deviation (\S+) ± (\S+), told from the scan", capsys.readouterr().out)
+    value, stderr = map(float, said)
+    assert abs(value - std) < 3 * stderr < 0.5 * std
+    assert command == "reconstruct" or taken == [pytest.approx(value, rel=0.05)]
+
+
 def test_noise_that_is_known_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Total variation weighs the more, the larger the noise."""
     scan, flags = saved(tmp_path / "scan.npz", PLANE), ("--pixels", "20", "--noise-std")
@@ -137,4 +175,4 @@ def test_noise_that_is_known_is_taken(tmp_path: Path, capsys: pytest.CaptureFixt
     for std in ("0.1", "2.0"):
         typed(scan, *flags, std, "--out", tmp_path / std)
         rough.append(np.abs(np.diff(np.load(tmp_path / std / "image.npy"))).sum())
-    assert "standard deviation of its noise 0.1\n" in capsys.readouterr().out and rough[1] < 0.8 * rough[0]
+    assert "noise        standard deviation 0.1, as given\n" in capsys.readouterr().out and rough[1] < 0.8 * rough[0]

@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.comparison import compare, likelihood_of, recipes
 from lapwing.evaluation.baselines import Map
 from lapwing.ground.data import Source
-from lapwing.ground.errors import ConfigError, DataError, DataWarning, LapwingError, TooLargeError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.choices import P
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
@@ -143,19 +143,25 @@ class Broken:
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         raise self.error("of\nits own")
 
 
-def test_any_error_of_a_method_is_a_row_and_an_interrupt_is_none(model: nn.Sequential) -> None:
+def test_any_error_of_a_method_is_a_row_and_what_came_before_an_interrupt_is_kept(model: nn.Sequential) -> None:
     methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()), "odd": Map(nn.Linear(3, 3).double())}
     data = (model, classes(45, 0), classes(40, 2))
     result = compare(*data, methods=methods, tunings={"broken": Broken(ZeroDivisionError)})
     assert result.row("mine", "default").runs
     assert result.row("mine", "broken").note == "ZeroDivisionError: of its own"
     assert result.row("odd").note.startswith("RuntimeError: mat1 and mat2 shapes")
-    with pytest.raises(KeyboardInterrupt):
-        compare(*data, methods=methods, tunings={"broken": Broken(KeyboardInterrupt)})
+    with pytest.warns(ConvergenceWarning, match="interrupted before odd"):
+        ended = compare(*data, methods=methods, tunings={"broken": Broken(KeyboardInterrupt)})
+    assert [(row.method, row.tuned_by) for row in ended.rows] == [
+        ("plain network", ""),
+        ("mine", "default"),
+        ("odd", ""),
+    ]
+    assert ended.row("mine", "default").runs and ended.row("odd").note == "interrupted"
 
 
 def test_what_is_no_method_is_refused_before_anything_runs(model: nn.Sequential) -> None:
@@ -234,7 +240,9 @@ def test_the_network_is_left_as_it_was() -> None:
 
 def test_no_function_hides_a_module() -> None:
     """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
-    assert [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")] == []
+    modules = [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")]
+    assert modules == ["ct", "gp"]
+    assert all(getattr(lw, name) is importlib.import_module(f"lapwing.{name}") for name in modules)
 
 
 def test_default_recipes_all_have_the_likelihood() -> None:

@@ -13,7 +13,8 @@ from lapwing.ground.data import Data, Inputs, take
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.network import Network, outputs_of
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import output_of
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Likelihood
 from tests.cases import Case, build
@@ -61,7 +62,7 @@ def call(model: nn.Module, inputs: Inputs) -> Tensor:
         result = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
     for part, mode in zip(model.modules(), modes, strict=True):
         part.training = mode
-    return outputs_of(result)
+    return output_of(result)
 
 
 def jacobian(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:

@@ -161,3 +161,12 @@ def test_the_fisher_of_a_network_by_sampling_is_its_gauss_newton_matrix(generato
         draw.copy_(rows.mT @ rows)
     errors = draws.std(0) / repeats**0.5
     assert bool(((draws.mean(0) - exact).abs() <= 4.5 * errors + 1e-12).all())
+
+
+@pytest.mark.parametrize("weight", [3.0, 0.4])
+def test_an_example_that_stands_for_several_has_their_empirical_fisher(weight: float) -> None:
+    """``w s sᵀ`` with the score s of one: the likelihood's own is ``w s``."""
+    outputs, targets = normal(N, 3), torch.tensor([0, 2, 1])
+    one = summed(EmpiricalFisher(), (Categorical(), outputs, targets))
+    several = summed(EmpiricalFisher(), (Categorical(weight=weight), outputs, targets))
+    torch.testing.assert_close(several, weight * one)

@@ -12,6 +12,7 @@ import lapwing as lw
 from lapwing.curvature import gram
 from lapwing.curvature.ggn import GGN
 from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.training_rows import InputRows
 from lapwing.curvature.variance import covariances
 from lapwing.ground.data import take
 from lapwing.jacobian.layers.factors import Outer, Rows
@@ -63,7 +64,7 @@ def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: s
     cotangents = training_cotangents(case)
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
     with unchanged(case.case.model):
-        found = kernel(case).training_grams(case.case.inputs, cotangents, [variance])[0]
+        found = kernel(case).training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
     assert torch.equal(found, found.mT)
 
@@ -76,7 +77,7 @@ def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gram, "BUDGET", 1)
     assert len(kernel(case)._chunks(case.case.inputs)) == 4
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
-    found = kernel(case).training_grams(case.case.inputs, cotangents, [variance])[0]
+    found = kernel(case).training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
 
 
@@ -87,7 +88,7 @@ def test_the_cross_kernel_has_every_output_on_the_left(name: str) -> None:
     left = case.jacobian[1:3].flatten(0, -2)
     right = naive.pulled_back(case, cotangents).flatten(0, 1)
     new = take(case.case.inputs, slice(1, 3))
-    found = kernel(case).cross(new, case.case.inputs, cotangents, variance)
+    found = kernel(case).cross(new, InputRows(cotangents, case.case.inputs), variance)
     torch.testing.assert_close(found, left @ torch.diag(variance) @ right.mT, rtol=1e-9, atol=1e-10)
 
 
@@ -98,7 +99,7 @@ def test_single_weights_can_be_uncertain() -> None:
     part = TangentKernel(surveyed(network, case.case.likelihood, case.case.inputs))
     variance, cotangents = torch.rand(3, dtype=torch.float64), training_cotangents(case)
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)[:, index]
-    found = part.training_grams(case.case.inputs, cotangents, [variance])[0]
+    found = part.training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.curvature import outputs
+from lapwing.curvature.variance import Propagation
+from lapwing.ground import progress
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian import model as jacobian_model
-from lapwing.posteriors import WeightPosterior, exact
+from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
 from lapwing.structures import summed
 from lapwing.structures.selection import Selection
@@ -95,17 +98,28 @@ def test_outputs_at_some_positions_are_those_of_all(
         torch.testing.assert_close(some.covariance, whole.covariance.flatten(1, 2)[:, places], rtol=1e-10, atol=1e-14)
 
 
-def test_pixels_pulled_back_one_by_one_are_said_to_take_long(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_pixels_pulled_back_one_by_one_are_said_to_take_as_long_as_those_of_the_crop_will(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, generator: torch.Generator
 ) -> None:
-    monkeypatch.setattr(exact, "OUTPUTS", 17)
-    monkeypatch.setattr(exact, "LONG", 0.0)
-    case = problem("pixels")
-    for weights, said in ((lw.All(), True), (lw.LastLayer(), False)):
+    now = [0.0]
+    covariances = Propagation.covariances
+
+    def slow(*arguments: Any) -> list[torch.Tensor]:
+        now[0] += 5.0
+        return covariances(*arguments)
+
+    monkeypatch.setattr(Propagation, "covariances", slow)
+    monkeypatch.setattr(progress, "clock", lambda: now[0])
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 3, 1)).double()
+    x = torch.randn(4, 1, 7, 9, dtype=torch.float64, generator=generator)
+    y = torch.randint(3, (4, 7, 9), generator=generator)
+    for weights, said in ((lw.All(), ["20"]), (lw.LastLayer(), [])):
+        recipe = lw.Laplace(lw.Categorical(event_dim=2, class_dim=1), structure=lw.KFAC(), weights=weights)
+        posterior = recipe.fit(model, (x, y))
         caplog.clear()
-        posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=weights))
-        posterior.predict(case.new)
-        assert ("18 outputs an example, each pulled back by itself" in caplog.text) == said
+        posterior.predict(x[:, :, :2, :3])
+        seconds = [words.split("about ")[1].split(" s more, for 16 of 24")[0] for words in caplog.messages]
+        assert seconds == said and caplog.text.count("LastLayer()") == len(said)
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kfac"])

@@ -291,3 +291,11 @@ def test_bad_input_costs_a_sentence(logits: Tensor, targets: Tensor, error: type
 def test_a_temperature_is_positive_and_finite(value: float) -> None:
     with pytest.raises(ConfigError, match="a temperature > 0"):
         Temperature(value)
+
+
+def test_the_noise_of_each_output_is_that_of_its_residuals() -> None:
+    x = torch.tensor([[1.0, 3.0], [-1.0, -3.0]], dtype=torch.float64)
+    data = (x, torch.zeros_like(x))
+    assert Map(nn.Identity(), Gaussian()).calibrated(data).likelihood == Gaussian((1.0, 1 / 9))
+    shared = Map(nn.Identity(), Gaussian(shared=True)).calibrated(data).likelihood
+    assert shared == Gaussian(0.2, shared=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,10 +15,25 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lapwing.ground import data
 from lapwing.ground.data import PAIR_BATCH, Data
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.progress import working
 from tests.checker import unchecked
 from tests.posterior_cases import labels, normal, refused
 
 X, Y = normal(5, 2), labels(5, classes=3)
+
+
+class Frame:
+    """What is read of a data frame, as that of pandas has it."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = list(columns)
+        self.values = {name: np.asarray(values) for name, values in columns.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __array__(self) -> Any:
+        return np.stack([self.values[name] for name in self.columns], 1)
 
 
 def sizes(source: Any, **options: Any) -> list[int]:
@@ -27,6 +44,14 @@ def together(source: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """All inputs and all targets of a source whose inputs are tensors."""
     batches = list(Data(source, **options))
     return torch.cat([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
+
+
+class Unsized:
+    """Two batches, of which nobody knows before."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield X[:2], Y[:2]
+        yield X[2:], Y[2:]
 
 
 class TestFormats:
@@ -89,6 +114,74 @@ class TestFormats:
         assert [len(batch) for batch in source] == [2, 3]
 
 
+class TestNumbers:
+    """Arrays, data frames and lists in place of tensors."""
+
+    FRAME = Frame(a=X[:, 0].numpy(), b=X[:, 1].numpy())
+    NUMBERS: tuple[Any, ...] = (X.numpy(), FRAME, X.tolist())
+
+    @pytest.mark.parametrize("x", NUMBERS, ids=["array", "frame", "list"])
+    @pytest.mark.parametrize("y", [Y.numpy(), Y.tolist(), tuple(Y.tolist()), Y], ids=["array", "list", "tuple", "same"])
+    def test_are_read_as_tensors(self, x: Any, y: Any) -> None:
+        for source in ((x, y), [(x, y)]):
+            inputs, targets = together(source)
+            assert torch.equal(inputs, X) and torch.equal(targets, Y)
+        (batch,) = Data((x, y), like=torch.zeros(1))
+        assert (batch.inputs.dtype, batch.targets.dtype) == (torch.float32, torch.int64)
+        assert torch.equal(data.checked(x, X), X)
+
+    def test_stand_among_inputs(self) -> None:
+        (batch,) = Data([{"ids": Y.numpy(), "size": [4, 4], "flag": None, "labels": Y.tolist()}], like=X)
+        assert torch.equal(batch.inputs["ids"], Y) and torch.equal(batch.targets, Y)
+        assert batch.inputs["size"] == [4, 4] and batch.inputs["flag"] is None
+        (several,) = Data([(X.numpy(), X, Y.numpy())], like=X)
+        assert torch.equal(several.inputs[0], X) and isinstance(several.inputs, tuple)
+        inputs, targets = together([None], unpack=lambda _: (X.numpy(), Y.tolist()))
+        assert torch.equal(inputs, X) and torch.equal(targets, Y)
+
+    @pytest.mark.parametrize(
+        ("array", "dtype"),
+        [
+            (np.arange(6, dtype=np.uint16)[::-1], torch.int64),
+            (np.arange(6, dtype=">f4"), torch.float32),
+            (np.arange(6, dtype=np.longdouble), torch.float64),
+            (np.arange(6) > 2, torch.bool),
+            (np.arange(6, dtype=np.uint8), torch.uint8),
+        ],
+        ids=str,
+    )
+    def test_of_every_kind(self, array: Any, dtype: torch.dtype) -> None:
+        array.flags.writeable = False
+        found = data.as_tensor(array)
+        assert found.dtype == dtype and found.tolist() == array.tolist()
+
+    def test_share_the_memory_of_an_array(self) -> None:
+        array = np.zeros(3)
+        assert data.as_tensor(array).data_ptr() == array.ctypes.data
+        assert data.as_tensor(X) is X
+
+    def test_of_columns_of_several_types_are_of_one(self) -> None:
+        found = data.as_tensor(Frame(age=[20, 30], tall=[True, False], height=[1.7, 1.8]))
+        assert found.tolist() == [[20.0, 1.0, 1.7], [30.0, 0.0, 1.8]]
+
+    @pytest.mark.parametrize(
+        ("values", "says"),
+        [
+            (
+                Frame(age=[20, 30], town=np.array(["Ulm", "Rom"], object)),
+                "numbers in column 'town'. Got values",
+            ),
+            (Frame(day=np.array(["2020-01-01"], "datetime64[D]")), "numbers in column 'day'"),
+            ([["a"]], "such as np.str_('a')"),
+            ([[1.0], [2.0, 3.0]], "rows of one length"),
+            (Frame(), "columns of different names"),
+        ],
+    )
+    def test_are_numbers(self, values: Any, says: str) -> None:
+        with unchecked(), refused(DataError, says):
+            data.as_tensor(values)
+
+
 class TestBatches:
     def test_take_the_device_and_dtype_of_the_network(self, device: torch.device) -> None:
         ids, flag = torch.arange(5), "flag"
@@ -105,8 +198,16 @@ class TestBatches:
 
     @pytest.mark.parametrize("progress", [False, True])
     def test_show_progress_on_request(self, progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
-        sizes((X, Y), progress=progress)
-        assert ("batch" in capsys.readouterr().err) == progress
+        with working("read", progress):
+            sizes((X, Y))
+        assert ("batches" in capsys.readouterr().err) == progress
+
+    @pytest.mark.parametrize(
+        "source", [(X, Y), [(X, Y)], DataLoader(TensorDataset(X, Y), batch_size=1), iter([(X, Y)]), Unsized()]
+    )
+    def test_say_about_how_many_examples_there_are(self, source: Any) -> None:
+        data = Data(source)
+        assert data.about(len(next(iter(data)))) == len(X)
 
 
 class TestRefusals:
@@ -128,7 +229,8 @@ class TestRefusals:
         [
             (X, "a tensor of shape [5, 2]"),
             ((X,), "a tuple of 1: Tensor"),
-            ([X.numpy(), Y.numpy()], "a list of 2: ndarray, ndarray"),
+            ([X.numpy(), "abc"], "a list of 2: ndarray, str"),
+            ([X.tolist(), Y.tolist()], "a list of 2: list, list"),
             ({"input_ids": X}, "a mapping with keys ['input_ids']"),
             ("text", "a str"),
         ],
@@ -159,16 +261,7 @@ class TestRefusals:
         with unchecked(), refused(DataError, got):
             data.count(inputs)
 
-    @pytest.mark.parametrize(
-        "source", [(X.numpy(), Y.numpy()), (X, Y.numpy()), [(X.numpy(), Y.numpy())], [{"x": X.numpy(), "labels": 0}]]
-    )
-    def test_arrays(self, source: Any) -> None:
-        with unchecked(), refused(DataError, "torch.from_numpy(np.asarray(x))"):
-            list(Data(source))
-        with unchecked(), refused(DataError, "axis of examples"):
-            data.checked(X.numpy(), X)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("source", [None, 3, X, {"x": X, "labels": Y}])
+    @pytest.mark.parametrize("source", [None, 3, X, {"x": X, "labels": Y}, X.numpy(), Frame(a=[1.0], b=[2.0])])
     def test_what_is_no_data(self, source: Any) -> None:
         got = "a loader, a list of batches, or tensors (x, y). Got " + data.describe(source)
         with unchecked(), refused(DataError, got):
@@ -188,8 +281,7 @@ class TestRefusals:
         [
             (lambda _: (X, Y, Y), "a tuple of 3"),
             (lambda _: X, "a tensor of shape [5, 2]"),
-            (lambda _: (X, Y.tolist()), "Tensor, list"),
-            (lambda _: (X, Y.numpy()), "Tensor, ndarray"),
+            (lambda _: (X, ["a"]), "Tensor, list"),
         ],
     )
     def test_an_unpack_that_returns_something_else(self, unpack: Any, got: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,3 +68,13 @@ def test_a_seed_is_no_generator() -> None:
     ):
         with unchecked(), refused(ConfigError, "generator="):
             draw()
+
+
+def test_poisson_counts_are_normal_where_no_whole_number_is_as_large(generator: torch.Generator) -> None:
+    means = torch.tensor([3.0, 1e16, 1e30, math.inf]).double().expand(4000, 4)
+    counts = probes.poisson(means, generator=generator)
+    assert bool((counts >= 0).all()) and bool(counts[:, 3].isinf().all())
+    far = (counts - means)[:, :3] / means[:, :3].sqrt()
+    assert float(far.mean(0).abs().max()) < 5 / 4000**0.5
+    torch.testing.assert_close(far.std(0), torch.ones(3).double(), rtol=0.06, atol=0)
+    assert counts[:, 0].unique().numel() < 15

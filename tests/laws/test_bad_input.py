@@ -174,5 +174,5 @@ def test_a_network_that_mixes_its_examples() -> None:
 
 
 def test_no_output_tensor() -> None:
-    with refused(ShapeError, "an object with .logits"):
+    with refused(ShapeError, "an object with logits"):
         classify(Wrapped(lambda f: {"scores": f}), (X, Y))

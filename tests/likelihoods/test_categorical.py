@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -128,3 +130,13 @@ def test_targets_of_another_likelihood_are_refused() -> None:
 def test_a_single_output_is_for_bernoulli() -> None:
     with pytest.raises(DataError, match=r"labels from 0 to 0.*Got 1 labels outside, from 1 to 1.*Try Bernoulli\(\)"):
         LIKELIHOOD.check(logits(3, 1), torch.tensor([1, 0, 0]))
+
+
+def test_only_outputs_that_are_probabilities_in_every_row_are_warned_of() -> None:
+    probabilities, labels = torch.tensor([[0.25, 0.75], [0.5, 0.5]]), torch.tensor([0, 1])
+    with pytest.warns(DataWarning, match="look like probabilities"):
+        LIKELIHOOD.check(probabilities, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LIKELIHOOD.check(torch.cat([probabilities, logits(1, 2)]), torch.tensor([0, 1, 0]))
+        LIKELIHOOD.check(torch.ones(3, 1), torch.zeros(3, dtype=torch.long))  # a single class is always certain

@@ -183,3 +183,28 @@ def test_what_needs_features_says_so_of_a_kernel(recipe: lw.Subsample) -> None:
     problem = Problem(GramMatrix(Dense(torch.eye(3).double())), Diagonal(torch.ones(3).double()))
     with pytest.raises(UnsupportedError, match=r"a problem with a (linear model and data|network) for"):
         recipe.approximate(problem)
+
+
+@pytest.mark.parametrize(
+    "method", [lw.EvidenceGradient(at="mode"), lw.MacKay(at="mode"), lw.EM(tolerance=1e-3)], ids=str
+)
+def test_outputs_with_weights_of_their_own_are_as_many_regressions(method: lw.tuning.Method) -> None:
+    """With a prior for the layer of each output, evidence has a maximum for each, which ``BayesianRidge`` climbs to."""
+
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (nn.Linear(5, 1, bias=False) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([self.first(x), self.second(x)], 1)
+
+    x, y, _ = data()
+    y = torch.cat([y, x @ normal(5, 1, seed=6) + 2.0 * normal(40, 1, seed=7)], 1)
+    tuned = lw.tune(lw.Laplace(lw.Gaussian(), prior=lw.Layerwise()).fit(seeded(Apart), (x, y)), method)
+    assert isinstance(tuned.likelihood, lw.Gaussian)
+    for k in range(2):
+        options = {"alpha_1": 0, "alpha_2": 0, "lambda_1": 0, "lambda_2": 0, "fit_intercept": False, "tol": 1e-10}
+        found = sklearn_linear.BayesianRidge(max_iter=1000, **options).fit(x.numpy(), y[:, k].numpy())
+        assert tuned.likelihood.noise_precision[k] == pytest.approx(found.alpha_, rel=3e-3)
+        assert float(tuned.prior_precisions[k]) == pytest.approx(found.lambda_, rel=1e-2)

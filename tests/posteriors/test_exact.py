@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
 import lapwing as lw
+from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.spectral import Spectral
 from lapwing.posteriors import WeightPosterior
 from lapwing.posteriors.exact import factor_error
-from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, seeded
+from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, refused, seeded
 
 over_weights = pytest.mark.parametrize(
     "structure", [name for name in STRUCTURES if name not in ("full-functions", "nystrom")]
@@ -128,11 +127,42 @@ def test_a_curvature_whose_rounding_is_above_the_prior_warns_in_the_weight_view(
     with torch.no_grad():
         model[-1].bias[2:] = -50.0
     x, y = normal(10, 3), normal(10, 2, seed=1)
-    for prior in (1.0, 1e10):
-        recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=lw.Full(view="weights"), prior=lw.Isotropic(prior))
-        posterior = recipe.fit(model, (x, y))
-        with pytest.warns(lw.ConvergenceWarning, match=r"rounding of the curvature") if prior == 1.0 else nullcontext():
-            posterior.outputs_each(x, [posterior])
+    recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=lw.Full(view="weights"), prior=lw.Isotropic(1e10))
+    posterior = recipe.fit(model, (x, y))
+    posterior.outputs_each(x, [posterior])
+    weaker = posterior.with_choices(lw.Isotropic(1.0), posterior.likelihood)
+    with pytest.warns(lw.ConvergenceWarning, match=r"rounding of the curvature"):
+        weaker.outputs_each(x, [weaker])
+
+
+def test_a_curvature_that_is_rounding_alone_beside_the_prior_is_refused() -> None:
+    model = mlp(4)
+    with torch.no_grad():
+        model[-1].bias[2:] = -50.0
+    recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=lw.Full(view="weights"))
+    with refused(NumericalError, "variances of what the data say little about would be wrong"):
+        recipe.fit(model, (normal(10, 3), normal(10, 2, seed=1)))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_evidence_that_is_not_finite_is_an_error(structure: str) -> None:
+    x, y = normal(12, 3), 1e160 * normal(12, 1, seed=1)
+    posterior = lw.Laplace(lw.Gaussian(), structure=STRUCTURES[structure]).fit(mlp(1), (x, y))
+    with refused(NumericalError, "a finite log evidence"):
+        posterior.log_marginal()
+    for method in (lw.EvidenceGradient(), lw.MacKay()):
+        with refused(NumericalError, "a finite log evidence"):
+            lw.tune(posterior, method)
+
+
+def test_squares_that_leave_the_range_of_single_precision_are_made_in_double() -> None:
+    x, y = normal(12, 3).float(), 1e20 * normal(12, 1, seed=1).float()
+    found = [
+        lw.Laplace(lw.Gaussian(1e-40), structure=lw.KFAC()).fit(mlp(1).to(dtype), (x.to(dtype), y.to(dtype)))
+        for dtype in (torch.float32, torch.float64)
+    ]
+    single, double = (posterior.log_marginal() for posterior in found)
+    assert single == pytest.approx(double, rel=1e-4)
 
 
 def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:

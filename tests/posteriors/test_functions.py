@@ -112,3 +112,25 @@ def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise)
     tangent = Tangent(functions.training)
     mode = tangent.mode(prior, 4.0, initial=functions.network.weights + step, rtol=1e-9)
     assert mode.converged and mode.iterations == 0
+
+
+class TestLastLayer:
+    def fitted(self) -> tuple[Problem, lw.Posterior]:
+        case = problem("gaussian")
+        recipe = lw.Laplace(case.likelihood, weights=lw.LastLayer(), structure=lw.Full(view="functions"))
+        return case, case.fit(recipe)
+
+    def test_no_training_input_goes_through_the_network_again(self) -> None:
+        (case, posterior), sizes = self.fitted(), list[int]()
+        first = next(case.model.children())
+        first.register_forward_hook(lambda _module, inputs, _output: sizes.append(len(inputs[0])))
+        posterior.predict(case.new)
+        posterior.predict(case.new, joint=True)
+        posterior.sample(2)
+        assert set(sizes) == {len(case.new)} != {len(case.x)}
+
+    def test_what_is_kept_is_said(self) -> None:
+        case, posterior = self.fitted()
+        assert "features of the training inputs kept" in repr(posterior)
+        everything = case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="functions")))
+        assert ", training inputs kept" in repr(everything)

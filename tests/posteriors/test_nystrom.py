@@ -175,3 +175,13 @@ def test_half_precision_loses_no_more_than_its_own_digits() -> None:
         torch.testing.assert_close(found, each, rtol=0.05, atol=0.0)
     with refused(NumericalError, "fit torch.float16"):
         covariance(torch.float16, 1e-8)
+
+
+def test_what_rounding_of_the_largest_eigenvalue_hides_is_as_the_prior_has_it() -> None:
+    """Three directions of a curvature of 1e18 resolve 666: one below is not known, one above is."""
+    rounding = 3 * torch.finfo(torch.float64).eps * 1e18
+    for value, variance in ((0.9 * rounding, 1.0), (1.1 * rounding, 1 / (1 + 1.1 * rounding))):
+        curvature = torch.diag(torch.tensor([1e18, -5.0, value], dtype=torch.float64))
+        root = Compression(torch.eye(3, dtype=torch.float64), curvature).root
+        expected = torch.tensor([1e-18, 1.0, variance], dtype=torch.float64)
+        torch.testing.assert_close((root @ root.mT).diagonal(), expected)

@@ -279,3 +279,18 @@ def test_what_is_no_link_is_refused() -> None:
         posterior.with_link("qmc", 0.0)
     plain = problem("gaussian")
     assert "link" not in repr(plain.fit(lw.Laplace(plain.likelihood)))
+
+
+@pytest.mark.parametrize("link", ["probit", "pairwise", "bridge", "qmc", "mc"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_probabilities_of_half_precision_add_up_to_one(
+    dtype: torch.dtype, link: Any, generator: torch.Generator
+) -> None:
+    mean = 3 * torch.randn(9, 7, generator=generator)
+    moments = Moments(mean.to(dtype), torch.eye(7, dtype=dtype).expand(9, 7, 7))
+    draws = Draws(mean.to(dtype).expand(2, 9, 7))
+    for p in (predictive(Categorical(), moments, link), predictive(Categorical(), draws)):
+        torch.testing.assert_close(p.probs.double().sum(-1), torch.ones(9, dtype=torch.float64), rtol=0, atol=1e-6)
+        assert isinstance(p, Classification)
+        drawn = p.sample(2).double().sum(-1)
+        torch.testing.assert_close(drawn, torch.ones(2, 9, dtype=torch.float64), rtol=0, atol=1e-6)

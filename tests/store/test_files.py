@@ -30,7 +30,7 @@ STEPS = (Step(-3.5, (0.1, 0.2), 4.0, 1.5), Step(-2.5, (1 / 3,), None, 1.25, 0.5)
 
 
 def again(posterior: Posterior, folder: Path, model: nn.Module | None = None) -> Posterior:
-    save(posterior, folder / "posterior.safetensors")
+    save(posterior, folder / "posterior.safetensors", training_inputs=True)
     return load(folder / "posterior.safetensors", posterior.network.module if model is None else model)
 
 
@@ -141,7 +141,7 @@ def test_noise_prior_and_trace_of_tuning_survive_and_tuning_goes_on(structure: s
     tuned = posterior.with_choices(lw.Layerwise((0.3, 2.0)), lw.Gaussian(1.7), STEPS)
     loaded = again(tuned, tmp_path)
     check_same(loaded, tuned, case.new)
-    assert loaded.fitted == lw.Gaussian(2.5)
+    assert loaded.fitted == case.likelihood
     further = (lw.Layerwise((5.0, 0.4)), lw.Gaussian(0.9), STEPS[:1])
     check_same(loaded.with_choices(*further), tuned.with_choices(*further), case.new)
     assert loaded.with_choices(*further).trace == STEPS + STEPS[:1]
@@ -192,7 +192,7 @@ def test_functions_over_inputs_of_every_form(form: Any, tmp_path: Path) -> None:
     loaded = again(posterior, tmp_path)
     assert isinstance(posterior, FunctionPosterior)
     assert isinstance(loaded, FunctionPosterior)
-    assert type(loaded.inputs) is type(posterior.inputs)
+    assert type(loaded.rows.inputs) is type(posterior.rows.inputs)  # type: ignore[attr-defined]
     check_same(loaded, posterior, form(normal(2, 3, seed=5)))
 
 
@@ -202,6 +202,53 @@ def test_functions_over_images_that_lie_channels_last(tmp_path: Path) -> None:
     model(x)
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="functions")).fit(model, (x, torch.arange(6) % 2))
     check_same(again(posterior, tmp_path), posterior, x[:2])
+
+
+class TestTrainingInputs:
+    """Are in a file only where somebody asked for them."""
+
+    def fitted(self, weights: lw.All | lw.LastLayer, folder: Path, **options: bool) -> tuple[Posterior, bytes]:
+        """A posterior over functions of data of two batches, and its file."""
+        case = problem("categorical")
+        recipe = lw.Laplace(case.likelihood, weights=weights, structure=lw.Full(view="functions"))
+        posterior = recipe.fit(case.model, [(case.x[:6], case.y[:6]), (case.x[6:], case.y[6:])])
+        save(posterior, folder / "a", **options)
+        return posterior, (folder / "a").read_bytes()
+
+    @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()], ids=str)
+    def test_are_not_in_a_file(
+        self, weights: lw.All | lw.LastLayer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _, file = self.fitted(weights, tmp_path)
+        assert problem("categorical").x[2].numpy().tobytes() not in file
+        assert ("training_inputs=True" in caplog.text) == isinstance(weights, lw.All)
+
+    def test_are_there_on_request(self, tmp_path: Path) -> None:
+        posterior, file = self.fitted(lw.All(), tmp_path, training_inputs=True)
+        assert problem("categorical").x[2].numpy().tobytes() in file
+        check_same(load(tmp_path / "a", posterior.network.module), posterior, problem("categorical").new)
+
+    def test_of_a_last_layer_are_not_needed(self, tmp_path: Path) -> None:
+        posterior, _ = self.fitted(lw.LastLayer(), tmp_path)
+        check_same(load(tmp_path / "a", posterior.network.module), posterior, problem("categorical").new)
+
+    def test_of_other_weights_come_from_the_data(self, tmp_path: Path) -> None:
+        posterior, _ = self.fitted(lw.All(), tmp_path)
+        model, case = posterior.network.module, problem("categorical")
+        check_same(load(tmp_path / "a", model, [(case.x, case.y)]), posterior, case.new)
+        alone = load(tmp_path / "a", model)
+        assert alone.log_marginal() == posterior.log_marginal()
+        assert "training inputs missing" in repr(alone)
+        with refused(UnsupportedError, "load(path, model, data) with the training data in their order"):
+            alone.predict(case.new)
+        with refused(DataError, "in the order they had at the fit"):
+            load(tmp_path / "a", model, (case.x.flip(0), case.y.flip(0)))
+
+    def test_may_be_weighed_by_a_prior(self, tmp_path: Path) -> None:
+        case = problem("categorical")
+        recipe = lw.Laplace(case.likelihood, prior=lw.GPrior(), structure=lw.Full(view="functions"))
+        save(posterior := case.fit(recipe), tmp_path / "a")
+        check_same(load(tmp_path / "a", case.model, (case.x, case.y)), posterior, case.new)
 
 
 def test_loaded_posterior_is_on_the_network_s_device(device: torch.device, tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_a_process_comes_back_to_the_last_bit(kernel: Kernel, tmp_path: Path) ->
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("solver", ["auto", lw.CG(rtol=1e-3)], ids=str)
+def test_kernels_and_noises_of_outputs_come_back_to_the_last_bit(solver: Any, tmp_path: Path) -> None:
+    recipe = lw.GP((KERNELS[0], KERNELS[2]), lw.Gaussian((80.0, 9.0)), solver=solver, samples=5, dtype=torch.float32)
+    process = recipe.fit((X.float(), Y.float()))
+    loaded = again(process, tmp_path)
+    assert loaded.kernel == process.kernel and loaded.likelihood == process.likelihood and loaded.dtype == process.dtype
+    for mine, theirs in zip(numbers(loaded, NEW.float()), numbers(process, NEW.float()), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_a_process_of_classes_comes_back_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = lw.gp.LaplaceProcess.fit(KERNELS[1], lw.Categorical(), (X.float(), torch.arange(30) % 3))
     process = replace(process, trace=(Chosen({"lengthscale": 2.0}, -1.5),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,7 +21,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.structures import AFFORDABLE, Structure, Task
-from lapwing.structures.full import seconds
+from lapwing.structures.full import MANY, flops
 from tests.checker import unchecked
 from tests.posterior_cases import Linearised, Problem, labels, normal, problem, refused, seeded
 
@@ -39,9 +40,9 @@ class TestAuto:
     def test_takes_the_weights_if_that_is_affordable_then_the_outputs_then_kfac(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        assert seconds(2500, 7) > AFFORDABLE > seconds(2000, 7)
+        assert flops(2500, 7) > AFFORDABLE > flops(2000, 7)
         case = wide(6)  # 12 weights, 8 training outputs
-        picked = {seconds(12, 8): Dense, seconds(8, 12): None, 0.99 * seconds(8, 12): BlockDiagonal}
+        picked = {flops(12, 8): Dense, flops(8, 12): None, 0.99 * flops(8, 12): BlockDiagonal}
         for affordable, operator in picked.items():
             monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", affordable)
             with caplog.at_level(logging.INFO, logger="lapwing"):
@@ -55,7 +56,7 @@ class TestAuto:
         assert isinstance(fit(wide(1600), lw.Auto()), FunctionPosterior)
 
     def test_the_data_are_counted_no_further_than_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", seconds(8, 12))
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", flops(8, 12))
         case, read = wide(6), list[int]()
 
         class Loader:
@@ -74,13 +75,13 @@ class TestAuto:
     def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(
         self, prior: lw.GPrior, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
         posterior = fit(wide(6), lw.Auto(), prior=prior)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
     def test_picks_diagonal_for_many_single_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
         posterior = fit(wide(6), lw.Auto(), weights=lw.Subnetwork(11, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
 
@@ -90,34 +91,35 @@ class TestAuto:
     def test_what_the_outputs_do_not_know_is_not_held_by_them(
         self, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", seconds(12, 8))
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", flops(12, 8))
         posterior = fit(wide(6), lw.Auto(), **options)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
 
-    def test_labels_are_sampled_where_backward_passes_would_take_too_long(
+    def test_labels_are_sampled_where_backward_passes_are_too_many_by_their_count(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1e-12)
-        monkeypatch.setattr("lapwing.structures.full.BACKWARD", 100)
-        case = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 7)))
-        wide = Problem(case, lw.Categorical(), normal(9, 3), labels(9, classes=7), normal(2, 3, seed=1))
-        exact = fit(wide, lw.KFAC())
-        assert fit(wide, lw.Auto()).log_marginal() == exact.log_marginal()
-        monkeypatch.setattr("lapwing.structures.full.SLOW", 1e-9)
+        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
+        case = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 11)))
+        wide = Problem(case, lw.Categorical(), normal(9, 3), labels(9, classes=11), normal(2, 3, seed=1))
+        exact, operations = fit(wide, lw.KFAC()), 3 * 11 * (2 * 6) * sum(p.numel() for p in case.parameters())
+        for most in (MANY, operations):
+            monkeypatch.setattr("lapwing.structures.full.MANY", most)
+            assert fit(wide, lw.Auto()).log_marginal() == exact.log_marginal()
+        monkeypatch.setattr("lapwing.structures.full.MANY", operations - 1)
         posterior = fit(wide, lw.Auto())
-        assert "the exact GGN would take about" in caplog.text and "MCFisher(16)" in caplog.text
+        assert "11 backward passes an example" in caplog.text and "MCFisher(16)" in caplog.text
         drawn = lw.Laplace(wide.likelihood, structure=lw.KFAC(), curvature=lw.MCFisher())
         again = drawn.fit(wide.model, wide.batches(), generator=torch.Generator().manual_seed(0))
         assert exact.log_marginal() != posterior.log_marginal() == again.log_marginal()
 
-    def test_what_draws_will_take_is_said_before(
+    def test_the_memory_of_draws_is_said_before(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         fit(wide(5), lw.Sampled(3))
         assert "draws" not in caplog.text
         monkeypatch.setattr("lapwing.structures.solved.MUCH", 9)
         fit(wide(5), lw.Sampled(3))
-        assert "3 draws of 10 weights will take about" in caplog.text and "480 columns" in caplog.text
+        assert "3 draws of 10 weights will take about 0 MiB" in caplog.text
 
 
 class TestFull:
@@ -146,11 +148,18 @@ class TestFull:
         fit(case, lw.Full(view=view, max_bytes=needed), prior=prior)  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("view", "sides"), [("weights", (26, 20)), ("functions", (20, 26)), ("auto", (20, 26))])
-    def test_refuses_what_takes_too_long(self, view: str, sides: tuple[int, int]) -> None:
-        case, needed = problem("gaussian"), seconds(*sides)
-        with refused(TooLargeError, "KFAC() or Diagonal()"):
-            fit(case, lw.Full(view=view, max_seconds=0.99 * needed))  # type: ignore[arg-type]
-        fit(case, lw.Full(view=view, max_seconds=needed))  # type: ignore[arg-type]
+    def test_refuses_what_takes_too_many_operations_and_counts_them(self, view: str, sides: tuple[int, int]) -> None:
+        case, needed = problem("gaussian"), flops(*sides)
+        with refused(TooLargeError, f"which take {needed:,.0f}"):
+            fit(case, lw.Full(view=view, max_flops=needed - 1))  # type: ignore[arg-type]
+        fit(case, lw.Full(view=view, max_flops=needed))  # type: ignore[arg-type]
+
+    def test_what_takes_too_long_reads_so(self) -> None:
+        needed = seconds(20, 26)
+        with pytest.raises(TooLargeError) as error:
+            fit(problem("gaussian"), lw.Full(max_seconds=0.999 * needed))
+        most, takes = (float(number) for number in re.findall(r"([\d.e-]+) seconds", str(error.value)))
+        assert needed <= takes < 1.1 * needed and most < takes
 
     def test_refuses_a_precision_a_weight_in_function_space(self) -> None:
         with refused(UnsupportedError, "Isotropic or Layerwise"):

@@ -103,5 +103,6 @@ def at_step(posterior: lw.Posterior, step: Step) -> lw.Posterior:
     if step.noise_precision is None:
         return posterior.with_choices(prior, posterior.likelihood)
     assert isinstance(posterior.fitted, lw.Gaussian)
-    factor = step.noise_precision / posterior.fitted.noise
+    first = step.noise_precision[0] if isinstance(step.noise_precision, tuple) else step.noise_precision
+    factor = first / posterior.fitted.noise
     return posterior.with_choices(prior, scaled(posterior.fitted, factor))

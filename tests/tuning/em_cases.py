@@ -125,4 +125,6 @@ def learnt(name: str) -> Problem:
         f = model.eval()(x)
     if name == "categorical":
         return Problem(model, lw.Categorical(), x, f.argmax(1), normal(4, 3, seed=2))
-    return Problem(model, lw.Gaussian((0.5, 3.0, 1.0)), x, f + 0.5 * normal(40, 3, seed=1), normal(4, 3, seed=2))
+    return Problem(
+        model, lw.Gaussian((0.5, 3.0, 1.0), shared=True), x, f + 0.5 * normal(40, 3, seed=1), normal(4, 3, seed=2)
+    )

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, kl_divergence
-from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
+from lapwing.ground.progress import Bar
 from lapwing.tuning import elbo, evidence_at
 from lapwing.tuning.elbo import Bounded, Climb
 from lapwing.tuning.expectation import Expectation
@@ -24,7 +24,7 @@ NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
 
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:
     """The bound at some precisions, each from the one before."""
-    climb = Climb(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, tqdm(disable=True))
+    climb = Climb(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, Bar("ELBO"))
     points: list[Bounded] = []
     for log_factor in log_factors:
         points.append(climb.at(log_factor, points[-1] if points else None))
@@ -185,7 +185,7 @@ def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyP
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
     excesses = []
     for k in (2, 30):
-        climb = Climb(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, tqdm(disable=True))
+        climb = Climb(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, Bar("ELBO"))
         excesses.append(climb._excess(climb.at(-2.0, None).found))
     assert excesses[0] == pytest.approx(excesses[1], rel=0.1)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.evaluation.metrics import nll
+from lapwing.ground.progress import Bar
 from lapwing.tuning import elbo
 from lapwing.tuning.elbo import Climb
 from lapwing.tuning.expectation import Expectation, State
@@ -62,7 +62,7 @@ def test_draws_choose_what_the_exact_posterior_chooses() -> None:
 def uphill(posterior: lw.Posterior) -> Climb:
     """A search that has ended."""
     expectation = Expectation(posterior, "simplified", None, 16, "auto", 1e-3, 0)
-    way = Climb(expectation, 1000, 0, tqdm(disable=True))
+    way = Climb(expectation, 1000, 0, Bar("ELBO"))
     assert way.up(20) is way.best
     return way
 
@@ -99,7 +99,7 @@ def test_draws_are_kept_of_few_of_the_precisions_tried(monkeypatch: pytest.Monke
     alive: list[int] = []
     expect = Expectation.at
 
-    def at(expectation: Expectation, state: State, progress: bool = False):
+    def at(expectation: Expectation, state: State, progress: bool | None = None):
         alive.append(sum(draws() is not None for draws in made))
         found = expect(expectation, state, progress)
         made.append(weakref.ref(found.state.draws))

@@ -77,7 +77,7 @@ def test_noise_several_times_the_residuals_warns_and_the_default_keeps_to_them()
 
 def test_the_default_noise_is_that_of_the_network_and_not_of_a_linear_model_that_fits_better() -> None:
     x = normal(12, 3)
-    posterior = lw.Laplace(lw.Gaussian()).fit(mlp(), (x, 3 * x[:, :2]))
+    posterior = lw.Laplace(lw.Gaussian(shared=True)).fit(mlp(), (x, 3 * x[:, :2]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         anew = lw.tune(posterior, lw.EM())

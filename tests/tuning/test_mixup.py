@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,8 +12,20 @@ from torch import nn
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
+from lapwing.tuning import mixup
 from lapwing.tuning.method import default
-from lapwing.tuning.mixup import FACTORS, MOST, MOST_OF_IMAGES, blend, blending, images, natural_share
+from lapwing.tuning.mixup import (
+    ERRORS,
+    FACTORS,
+    MOST,
+    MOST_OF_IMAGES,
+    SURE,
+    blend,
+    blending,
+    images,
+    natural_share,
+    too_hard,
+)
 from lapwing.tuning.tokens import pairs_of_tokens
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
@@ -201,3 +214,22 @@ def test_of_many_outputs_no_evidence_is_measured_on_the_way(monkeypatch: pytest.
     tuned = lw.tune(posterior, lw.Mixup())
     assert posterior.wide and tuned.trace[-1].validation_nll is not None
     assert all(step.log_marginal is None and step.effective_dimension is None for step in tuned.trace)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_share_is_hard_or_not_where_errors_are_further_from_their_part_than_chance(
+    side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ``SURE`` standard deviations of so many trials: one error nearer, and all are read without an answer."""
+    posterior: Any = None
+    count = 800  # of which the first half is read
+    monkeypatch.setattr(mixup, "CHUNK", count // 2)
+    monkeypatch.setattr(mixup, "LABELS", count // 2)
+    labels, inputs = torch.zeros(count, dtype=torch.long), torch.zeros(count, 1)
+    read = count // 2
+    far = ERRORS * read + side * SURE * (read * ERRORS * (1 - ERRORS)) ** 0.5
+    sure = math.ceil(far) if side > 0 else math.floor(far)
+    for wrong, expected in ((sure, side > 0), (sure - side, None)):
+        missed = torch.arange(read) < wrong
+        monkeypatch.setattr(mixup, "errors", lambda *_, missed=missed: missed)
+        assert too_hard(posterior, inputs, labels) is expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import Any
 
 import pytest
@@ -208,6 +208,18 @@ class TestWhatItSays:
         monkeypatch.setattr("lapwing.tuning.search.mean_loss", loss)
         with pytest.warns(ConvergenceWarning, match=said):
             lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**1.6), link="probit"))
+
+    def test_where_no_weaker_prior_is_worth_a_trial_that_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The weaker the better, and a millionth of the precision is the weakest there is by default."""
+        case, posterior = fit("categorical", "kfac")
+        falling = count(8.0, -0.01)
+
+        def loss(_: Any, moments: Any, *__: Any) -> float:
+            return next(falling) if float(moments[0].variance.sum()) else 9.0
+
+        monkeypatch.setattr("lapwing.tuning.search.mean_loss", loss)
+        with pytest.warns(ConvergenceWarning, match=r"weakest prior .* Try weights=All\(\) if fewer"):
+            lw.tune(posterior, lw.Validation(held_out(case), link="probit"))
 
     def test_nothing_where_the_best_lies_inside(self) -> None:
         case, posterior = fit("gaussian")

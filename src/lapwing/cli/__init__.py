@@ -3,9 +3,9 @@
 ``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | propose | demo`` for scans.
 ``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
 there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
-``train``, ``test``, ``validation``, ``ood``, ``likelihood`` and ``unpack``. The module is looked for in the current
-folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name, and never over what
-an earlier run has left there.
+``train``, ``test``, ``validation``, ``ood``, ``likelihood``, ``unpack`` and ``output``. The module is looked for in the
+current folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name, and never
+over what an earlier run has left there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lapwing.comparison import likelihood_of
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
 from lapwing.show.report import write_json, write_report
 
-NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack")
+NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack", "output")
 
 
 def fit(
@@ -55,12 +55,13 @@ def fit(
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
     likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
     recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
-    posterior = recipe.fit(task["model"], task["train"], unpack=task.get("unpack"), progress=True)
+    options = {name: task.get(name) for name in ("output", "unpack")}
+    posterior = recipe.fit(task["model"], task["train"], **options)
     if tune == "default":
-        posterior = lw.tune(posterior, progress=True)
+        posterior = lw.tune(posterior)
     elif tune == "validation":
         method = lw.Validation(task["validation"], unpack=task.get("unpack"))
-        posterior = lw.tune(posterior, method, progress=True)
+        posterior = lw.tune(posterior, method)
     lw.save(posterior, out / "posterior.safetensors")
     nll = posterior.trace[-1].validation_nll if posterior.trace else None
     evidence = f"log evidence         {posterior.log_marginal():.6g} nats"
@@ -80,10 +81,10 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     task = read(setup, "test")
     if not posterior.is_file():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
-    loaded = lw.load(posterior, task["model"])
+    loaded = lw.load(posterior, task["model"], output=task.get("output"))
     if isinstance(loaded, lw.ct.ImagePosterior):
         raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")
-    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"), progress=True)
+    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
     say(str(scores))
 
 
@@ -97,7 +98,7 @@ def compare(setup: str, /, *, out: Path = Path("runs/compare")) -> None:
     """
     task = read(setup, "train", "test")
     make_folder(out, "results.json", "report.html")
-    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task, progress=True)
+    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task)
     write_json(result.to_dict(), out / "results.json")
     say(result.table())
     say(f"{out / 'results.json'}, {write_report(out / 'results.json')}")

@@ -58,7 +58,7 @@ def continued(
     out: Path,
     effort: ImagingEffort | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> dict[str, Any]:
     """What to measure next: a deep image prior is fitted to the angles so far, and asked which others would tell most.
 
@@ -72,7 +72,7 @@ def continued(
         out: Folder for ``results.json``, ``next.png`` and ``report.html``.
         effort: How much is done.
         seed: Of everything random.
-        progress: Whether to show progress bars.
+        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal.
 
     Returns:
         What ``results.json`` holds.
@@ -122,7 +122,7 @@ def imaged(
     effort: ImagingEffort,
     *,
     generator: torch.Generator,
-    progress: bool,
+    progress: bool | None,
 ) -> tuple[ct.Reconstruction, ct.ImagePosterior]:
     """The image of a U-net fitted to one sinogram, of attenuations about 1, and its error bars, tuned by EM.
 
@@ -132,7 +132,7 @@ def imaged(
         noise_std: Standard deviation of its noise.
         effort: How much is done.
         generator: Source of randomness; what has a seed takes that of the generator.
-        progress: Whether to show progress bars.
+        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal.
     """
     net, seed = ct.UNet(channels=effort.channels, generator=generator), generator.initial_seed()
     z = probes.gaussian((1, 1, *operator.geometry.image), like=sinogram, generator=generator)

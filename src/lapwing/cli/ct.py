@@ -104,14 +104,13 @@ def reconstruct(
     check_noise(noise_std)
     geometry, y = tomograph.read(scan)
     make_folder(out, "image.npy", "image.png")
-    about = f"about {lw.ct.noise_level(y):.3g}" if noise_std is None else f"{noise_std:.3g}"
-    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {about}")
+    say(f"sinogram     {' × '.join(map(str, y.shape))}")
     if method == "fbp":
         image = lw.ct.filtered_back_projection(y, geometry, "hann")
     else:
         mean = float(y.abs().max()) / (geometry.pixels[0] * geometry.pixel_size) + 1e-30
-        precision = (noise_of(y) if noise_std is None else noise_std) ** -2
-        found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision, progress=True)
+        precision = noise_of(y, geometry, noise_std) ** -2
+        found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision)
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
@@ -149,11 +148,9 @@ def propose(
     check_noise(noise_std)
     geometry, y = tomograph.read(scan)
     make_folder(out, "results.json", "next.png", "report.html")
-    std = noise_of(y) if noise_std is None else noise_std
-    say(f"sinogram     {' × '.join(map(str, y.shape))}, standard deviation of its noise {std:.3g}")
-    found = continued(
-        geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed, progress=True
-    )
+    say(f"sinogram     {' × '.join(map(str, y.shape))}")
+    std = noise_of(y, geometry, noise_std)
+    found = continued(geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed)
     say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
@@ -169,7 +166,7 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
     """
     check_count("--seed", seed, 0)
     make_folder(out, "results.json", "reconstruction.png", "report.html")
-    found = demonstrate(out, size=QUICK if quick else None, seed=seed, progress=True)
+    found = demonstrate(out, size=QUICK if quick else None, seed=seed)
     say("PSNR         " + ", ".join(f"{name.upper()} {value:.2f} dB" for name, value in found["psnr"].items()))
     say(f"coverage     {found['coverage']:.3f} of the object's pixels in their 95 % intervals")
     marginal, patches = (found[f"{name}_log_likelihood"] for name in ("marginal", "patch"))
@@ -178,9 +175,26 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
 
-def noise_of(sinogram: Float[Tensor, "*angles bins"]) -> float:
-    """The standard deviation of its noise, and not less than what pixels are off by."""
-    return max(lw.ct.noise_level(sinogram), LEAST * float(sinogram.abs().mean()) + 1e-30)
+def noise_of(sinogram: Float[Tensor, "*shape"], geometry: Geometry, known: float | None) -> float:
+    """The standard deviation of its noise, which is said: as it is known, or as the scan tells it.
+
+    What is estimated is no less than what pixels are off by.
+
+    Args:
+        sinogram: That of a scan.
+        geometry: Where its rays run.
+        known: As it was given; ``None`` has it estimated.
+    """
+    if known is not None:
+        say(f"noise        standard deviation {known:.3g}, as given")
+        return known
+    found = lw.ct.noise_level(sinogram, geometry)
+    least = LEAST * float(sinogram.abs().mean()) + 1e-30
+    if found.value < least:
+        say(f"noise        standard deviation {least:.3g}, what pixels are off by; {found:.2g} of it is the scan's own")
+        return least
+    say(f"noise        standard deviation {found:.2g}, told from the scan; --noise-std where you know it")
+    return found.value
 
 
 def check_noise(std: float | None) -> None:

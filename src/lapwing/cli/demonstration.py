@@ -52,14 +52,14 @@ class Size:
 QUICK = Size(side=8, angles=2, candidates=4, effort=ImagingEffort(channels=4, steps=30, samples=16, draws=32))
 
 
-def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool = False) -> dict[str, Any]:
+def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress: bool | None = None) -> dict[str, Any]:
     """Scan a walnut that was never there: FBP, total variation, deep image prior, error bars, the next angles.
 
     Args:
         out: Folder for ``results.json``, ``reconstruction.png`` and ``report.html``.
         size: How much of everything.
         seed: Of everything random.
-        progress: Whether to show progress bars.
+        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal.
 
     Returns:
         What ``results.json`` holds.

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
+from lapwing.ground.progress import track
 from lapwing.ground.records import Records
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales, spreads
-from lapwing.methods.gp.settings import PRECISE
 from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -63,7 +62,7 @@ def fit(
     order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(held_out * len(x)))
     test, train = order[:count], order[count:]
-    posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])), progress=True)
+    posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
     say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
     say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
     saved = out / "posterior.safetensors"
@@ -96,7 +95,7 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     _warn_of_units(process, names, table)
     make_folder(out, "predictions.csv")
     parts = list[Tensor]()
-    for rows in tqdm(torch.from_numpy(table).split(ROWS), "predictions", unit="block", leave=False):
+    for rows in track(torch.from_numpy(table).split(ROWS), "predictions", unit="blocks"):
         prediction: Any = process.predict(rows)
         parts.append(torch.cat([prediction.mean, prediction.std, *prediction.interval(level)], 1))
     found = torch.cat(parts).mT.numpy()
@@ -105,8 +104,8 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
 
 
 def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:
-    """Inputs and targets, which are the last column, in single precision where there are many."""
-    values = torch.from_numpy(table).to(torch.float64 if len(table) <= PRECISE else torch.float32)
+    """Inputs and targets, which are the last column."""
+    values = torch.from_numpy(table)
     return values[:, :-1], values[:, -1]
 
 
@@ -127,4 +126,4 @@ def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: 
     """A process that varies once over the data, in the units of the table."""
     scales, variance = lengthscales(x), float(spreads(y[:, None]).square()) or 1.0
     shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
-    return lw.GP(variance * shape, progress=True, seed=seed)
+    return lw.GP(variance * shape, seed=seed)

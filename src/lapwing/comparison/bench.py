@@ -14,13 +14,14 @@ from typing import Any, Generic, TypeAlias, TypeVar, final
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
 from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
 from lapwing.ground.errors import LapwingError
+from lapwing.ground.progress import Bar
+from lapwing.jacobian.network.output import Output
 from lapwing.likelihoods import Categorical
 from lapwing.methods.gp import GP, Process
 from lapwing.methods.gp.settings import Chosen
@@ -45,6 +46,7 @@ class Bench:
         train: The training data.
         test: Held-out data to score on.
         ood: Data from elsewhere.
+        output: Which part of what the network returns is its output.
         unpack: Splits one element of a loader.
         link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
         device: Where the network is.
@@ -56,11 +58,12 @@ class Bench:
     train: Source
     test: Source
     ood: Source | None
+    output: Output
     unpack: Unpack | None
     link: Link | None
     device: torch.device
     generator: torch.Generator | None
-    bar: tqdm[Any]
+    bar: Bar
     failures: list[Exception] = field(default_factory=list)
 
     def plain(self, name: str, predictor: Predictor) -> Row:
@@ -85,7 +88,14 @@ class Bench:
         gc.collect()  # what the method before left in cycles is not this one's memory
         match method:
             case Laplace():
-                fit = partial(method.fit, model, self.train, unpack=self.unpack, generator=self.generator)
+                fit = partial(
+                    method.fit,
+                    model,
+                    self.train,
+                    output=self.output,
+                    unpack=self.unpack,
+                    generator=self.generator,
+                )
                 yield from self._fitted(name, fit, tunings)
             case GP():
                 yield from self._fitted(name, lambda: method.fit(self._whole()), {"default": None})
@@ -97,7 +107,8 @@ class Bench:
     def _hessian_free(self, name: str, recipe: HessianFree, model: nn.Module) -> Row:
         """The row of a Hessian-free posterior, which answers where it will be scored."""
         points = None if isinstance(recipe.fits, PreTrained) else self._points()
-        fitted = self._timed(f"{name}: fit", lambda: recipe.fit(model, self.train, points=points, unpack=self.unpack))
+        fit = partial(recipe.fit, model, self.train, points=points, output=self.output, unpack=self.unpack)
+        fitted = self._timed(f"{name}: fit", fit)
         costs = fitted, self._predicted(name, fitted.value)
         return _row(name, "", fitted.value, costs, **_precision(fitted.value), fit_seconds=fitted.seconds)
 
@@ -139,7 +150,7 @@ class Bench:
         return self._timed(f"{name}: predict", scores)
 
     def _timed(self, what: str, call: Callable[[], T]) -> Measured[T]:
-        self.bar.set_postfix_str(what, refresh=False)
+        self.bar.update(0, what)
         result = measured(call, self.device)
         self.bar.update()
         return result

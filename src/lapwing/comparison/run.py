@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from lapwing.comparison.bench import Bench, Contender
-from lapwing.comparison.table import Comparison
+from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.ground.data import Data, Source, Unpack
-from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_kind, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
+from lapwing.ground.progress import Bar, working
+from lapwing.jacobian.network.output import Output
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree
@@ -34,9 +35,10 @@ def compare(
     ood: Source | None = None,
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
+    output: Output = None,
     unpack: Unpack | None = None,
     link: Link | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> Comparison:
     """Every method side by side: the plain network, its calibrated self, and posteriors, each tuned and scored.
@@ -58,9 +60,11 @@ def compare(
         validation: Held-out data to tune on; not the test data.
         likelihood: p(y | f); ``None`` takes that of the methods or, without methods, Categorical for integer targets
             and Gaussian for real ones.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
         link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         generator: Source of randomness, for recipes and links that need it.
 
     Returns:
@@ -73,6 +77,7 @@ def compare(
         LapwingError: If the plain network cannot be scored. If no method can run, the error of the last.
 
     Warns:
+        ConvergenceWarning: If it was interrupted; the methods that were done by then are compared.
         DataWarning: If nobody says what the likelihood is and real targets are all 0 or 1.
 
     Cost:
@@ -101,15 +106,24 @@ def compare(
     steps = 1 + 2 * (validation is not None)
     calls: Mapping[type, int] = {Laplace: 1 + 2 * len(ways), GP: 3}
     steps += sum(calls.get(type(each), 2) for each in chosen.values())
-    with tqdm(total=steps, desc="comparing", disable=not progress, unit="step", leave=False) as bar:
-        bench = Bench(train, test, ood, unpack, link, device, generator, bar)
-        network = Map(model, likelihood)
+    with working("compare", progress), Bar("comparing", steps, alike=False) as bar:
+        bench = Bench(train, test, ood, output, unpack, link, device, generator, bar)
+        network = Map(model, likelihood, output=output)
         network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
         rows = [bench.plain("plain network", network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))
-        contenders = [row for name, method in chosen.items() for row in bench.rows(name, method, model, ways)]
-    if contenders and not any(row.runs for row in contenders):
+        contenders: list[Row] = []
+        try:
+            for name, method in chosen.items():
+                for row in bench.rows(name, method, model, ways):
+                    contenders.append(row)
+        except KeyboardInterrupt:
+            compared = {row.method for row in contenders}
+            left = [name for name in chosen if name not in compared]
+            contenders.extend(Row(name, "", (), "interrupted") for name in left)
+            warn(f"interrupted before {', '.join(left) or 'the last tuning'}: the rest is compared", ConvergenceWarning)
+    if bench.failures and not any(row.runs for row in contenders):
         raise bench.failures[-1]
     return Comparison(tuple(rows + contenders))
 
@@ -124,7 +138,7 @@ def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
         "last layer": Laplace(likelihood, weights=LastLayer()),
         "diagonal": Laplace(likelihood, structure=Diagonal()),
         "KFAC": Laplace(likelihood, structure=KFAC()),
-        "full": Laplace(likelihood, structure=Full(max_seconds=AFFORDABLE)),
+        "full": Laplace(likelihood, structure=Full(max_flops=AFFORDABLE)),
     }
 
 

@@ -17,6 +17,7 @@ from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum, Outputs
 from lapwing.ground import probes
 from lapwing.ground.errors import UnsupportedError, check_count, check_positive
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
@@ -49,6 +50,10 @@ class Curvature(abc.ABC):
         """Cotangents in a block for a network with ``outputs`` outputs c: here one."""
         return 1
 
+    def number(self, outputs: int) -> int:
+        """Most cotangents of an example with so many outputs, over all its positions: here one."""
+        return 1
+
 
 @final
 @dataclass(frozen=True)
@@ -73,6 +78,10 @@ class GGN(Curvature):
     def width(self, outputs: int) -> int:
         """All of them, up to ``COLUMNS``."""
         return min(outputs, COLUMNS)
+
+    def number(self, outputs: int) -> int:
+        """One an output; for classes one less at every position."""
+        return outputs
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,11 @@ class Drawn(Curvature):
     def width(self, outputs: int) -> int:
         """One a sample, up to ``COLUMNS``."""
         return min(self.samples, COLUMNS)
+
+    @final
+    def number(self, outputs: int) -> int:
+        """One a sample."""
+        return self.samples
 
 
 @final
@@ -232,8 +246,10 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
             total.add_outputs(forward.head, partial(entries, likelihood, f, y))
             continue
         blocks = curvature.cotangents(likelihood, f, y, generator=generator)
-        for number, cotangents in enumerate(part for block in blocks for part in block.split(size)):
-            total.add(forward.factors(cotangents), again=number > 0)
+        with Bar("cotangents", curvature.number(model.width), unit="cotangents") as bar:
+            for cotangents in (part for block in blocks for part in block.split(size)):
+                total.add(forward.factors(cotangents), again=bar.done > 0)
+                bar.update(len(cotangents))
     total.share(model.data)
     return data.totals()
 

@@ -11,8 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import BUDGET, Model
@@ -45,10 +47,7 @@ class TangentKernel:
             inputs: n examples.
             cotangents: Directions u, canonical; ``None`` takes every output of every event position.
         """
-        forward = self.model.forward(inputs)
-        if cotangents is None:
-            cotangents = torch.cat(list(identity_cotangents(forward.outputs)))
-        return [factor.double() for factor in forward.factors(cotangents)]
+        return rows_of(self.model, inputs, cotangents)
 
     def gram(self, left: list[Factor], right: list[Factor], variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """``J_left diag(variance) J_rightᵀ``.
@@ -71,43 +70,41 @@ class TangentKernel:
                 total += factor_gram(a, b, weights)
         return total
 
-    def cross(
-        self,
-        inputs: Inputs,
-        training: Inputs,
-        cotangents: Float[Tensor, "k n ..."],
-        variance: Float[Tensor, " d"],
-    ) -> Float[Tensor, "m m2"]:
+    def cross(self, inputs: Inputs, training: TrainingRows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """Kernel between every output of ``inputs`` and the rows of training data.
 
         Cost:
-            For each chunk of ``inputs`` a forward and k backward passes over the training data.
+            For each chunk of ``inputs`` a forward and c backward passes over it, and what ``training`` takes to tell
+            its rows: of features nothing, of inputs a forward and k backward passes over all of them.
         """
         blocks = []
-        for _, part in self._chunks(inputs):
+        for _, part in track(self._chunks(inputs), "rows of the kernel", unit="pieces"):
             left = self.rows(part)
-            others = (self.rows(other, cotangents[:, place]) for place, other in self._chunks(training))
+            others = (training.factors(self.model, place) for place in self._places(training))
             blocks.append(torch.cat([self.gram(left, right, variance) for right in others], dim=1))
         return torch.cat(blocks)
 
     def training_grams(
-        self, training: Inputs, cotangents: Float[Tensor, "k n ..."], variances: Sequence[Float[Tensor, " d"]]
+        self, training: TrainingRows, variances: Sequence[Float[Tensor, " d"]]
     ) -> Float[Tensor, "g m m"]:
         """Kernels between all rows of training data, one for each vector of prior variances.
 
         Cost:
-            For each chunk a forward and k backward passes over it and the chunks before it.
+            For each chunk what ``training`` takes to tell its rows and those of the chunks before it.
         """
-        m = cotangents.shape[0] * cotangents.shape[1]
+        m = len(training)
         return symmetric(
-            self._chunks(training),
-            lambda place, part: self.rows(part, cotangents[:, place]),
+            self._places(training),
+            lambda place: training.factors(self.model, place),
             lambda left, right: torch.stack([self.gram(left, right, variance) for variance in variances]),
             variances[0].new_empty(len(variances), m, m),
         )
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
         return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
+
+    def _places(self, training: TrainingRows) -> list[slice]:
+        return [place for place, _ in self._chunks(training.cotangents[0])]
 
 
 def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c"], Float[Tensor, "m m"]]:
@@ -126,9 +123,9 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
     each = given.model.survey.bytes(width, held.operator.dtype.itemsize, given.extra)
     together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
 
-    def weighed(place: slice, part: Inputs) -> list[tuple[Factor, Structured | None]]:
+    def weighed(place: slice) -> list[tuple[Factor, Structured | None]]:
         """The factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
-        forward = given.model.forward(part)
+        forward = given.model.forward(take(inputs, place))
         means[place.start] = f = forward.outputs
         factors = given.factors(forward, torch.cat(list(identity_cotangents(f))))
         if given.by_layers:
@@ -140,33 +137,37 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         return reduce(torch.add, (layer_covariance(a, b, block) for (a, block), (b, _) in pairs))
 
     whole = network.like.new_empty(width * n, width * n, dtype=held.operator.dtype)
-    covariance = symmetric(list(chunks(inputs, together)), weighed, between, whole)
+    places = [place for place, _ in chunks(inputs, together)]
+    covariance = symmetric(places, weighed, between, whole)
     return torch.cat([means[start] for start in sorted(means)]), covariance
 
 
 def symmetric(
-    parts: list[tuple[slice, Inputs]],
-    make: Callable[[slice, Inputs], T],
+    places: list[slice],
+    make: Callable[[slice], T],
     between: Callable[[T, T], Float[Tensor, "*g m m2"]],
     whole: Float[Tensor, "*g all all"],
 ) -> Float[Tensor, "*g all all"]:
     """A symmetric matrix between all examples, each pair of chunks computed once.
 
     Args:
-        parts: The chunks, and where they lie among the examples.
+        places: Where the chunks lie among the examples.
         make: What is computed of a chunk.
         between: The matrix between two chunks.
         whole: Is filled, and returned.
     """
-    width = whole.shape[-1] // parts[-1][0].stop
-    for i, (place, part) in enumerate(parts):
-        own = make(place, part)
-        for there, other in parts[: i + 1]:
-            block = between(own, own if there is place else make(there, other))
-            if there is place:
-                block = (block + block.mT) / 2
-            rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
-            whole[..., rows, columns], whole[..., columns, rows] = block, block.mT
+    width = whole.shape[-1] // places[-1].stop
+    with Bar("pairs of outputs", len(places) * (len(places) + 1) // 2, unit="pairs of pieces") as bar:
+        for i, place in enumerate(places):
+            own = make(place)
+            for there in places[: i + 1]:
+                block = between(own, own if there is place else make(there))
+                if there is place:
+                    block = (block + block.mT) / 2
+                rows, columns = (slice(width * at.start, width * at.stop) for at in (place, there))
+                whole[..., rows, columns] = block
+                whole[..., columns, rows] = block.mT
+                bar.update()
     return whole
 
 

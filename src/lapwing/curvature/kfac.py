@@ -12,23 +12,19 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.curvature.outputs import OutputSum
-from lapwing.curvature.sums import Entries, Held, decompose_dealt
+from lapwing.curvature.sums import Entries, Held, decompose, decompose_dealt
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, T, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, Structured, nystrom
-from lapwing.linalg.spectral import Moment, Spectral, of_root
+from lapwing.linalg.spectral import LARGE, Moment, Spectral, of_root
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
-
-LARGE = 3
-"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
 
 EXACT = 1024
 """Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
@@ -47,7 +43,6 @@ class KroneckerSum:
         sharing: How positions that share a weight are treated.
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
         rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
-        bar: Whether to show a progress bar while the factors are decomposed.
 
     Raises:
         ConfigError: If only single entries of a parameter are uncertain.
@@ -61,7 +56,6 @@ class KroneckerSum:
         sharing: Sharing = "expand",
         bias: Bias = "joint",
         rank: int | None = None,
-        bar: bool = False,
     ) -> None:
         if network.index is not None:
             raise ConfigError(
@@ -69,11 +63,11 @@ class KroneckerSum:
                 "a subnetwork of single weights",
                 "structure Full or Diagonal, or weights=Names(...)",
             )
-        self._network, self._bias, self._bar = network, bias, bar
+        self._network, self._bias = network, bias
         self._sharing: Sharing = sharing
         self._index: dict[tuple[str, ...], Tensor] = {}
         cut = partial(leading, rank=rank)
-        self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(cut)) for _ in range(2))
+        self._left, self._right = (defaultdict[tuple[str, ...], Moment](lambda: Moment(cut, rank)) for _ in range(2))
         self._exact = defaultdict[tuple[str, ...], Moment](Moment)
         self._count: Counter[tuple[str, ...]] = Counter()
         self._outputs: OutputSum | None = None
@@ -139,7 +133,7 @@ class KroneckerSum:
             for moment in self._moments:
                 data.added(moment.total)
             if costly := [moment for moment in self._moments if moment.cost]:
-                decompose_dealt(costly, self._bar)
+                decompose_dealt(costly)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))
 
@@ -154,8 +148,8 @@ class KroneckerSum:
 
     def result(self) -> Held:
         """The blocks, in order of first use, their factors decomposed."""
-        names = tqdm(self._index, "eigendecompositions", unit="layer", disable=not self._bar, leave=False)
-        found = [(*pair, each) for each in names for pair in self._blocks(each)]
+        decompose(self._moments)
+        found = [(*pair, each) for each in self._index for pair in self._blocks(each)]
         blocks, index, partition = zip(*found, strict=True)
         return Held(BlockDiagonal(blocks, index), partition)
 

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Data
+from lapwing.ground.progress import Bar
 from lapwing.ground.ranks import all_of, all_or_none, handed, shares
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
@@ -134,12 +134,26 @@ class DiagonalSum:
         return Held(Diagonal(finite(self._total)))
 
 
-def decompose_dealt(moments: Sequence[Moment], shown: bool) -> None:
+def decompose(moments: Sequence[Moment]) -> list[Tensor | Spectral]:
+    """Sums by their eigenvalues and eigenvectors, each of which is kept; what takes long has a bar.
+
+    Args:
+        moments: The sums.
+    """
+    with Bar("eigendecompositions", sum(moment.effort for moment in moments), unit="multiplications") as bar:
+        found: list[Tensor | Spectral] = []
+        for moment in moments:
+            effort = moment.effort
+            found.append(moment.decomposed)
+            bar.update(effort)
+    return found
+
+
+def decompose_dealt(moments: Sequence[Moment]) -> None:
     """Decompose sums that all processes have, each some of them, and hand the results round.
 
     Args:
         moments: The sums.
-        shown: Whether to show a progress bar.
 
     Raises:
         NumericalError: If one is not finite, in all of them.
@@ -149,8 +163,7 @@ def decompose_dealt(moments: Sequence[Moment], shown: bool) -> None:
     """
     like, owners = moments[0].total, shares([moment.cost for moment in moments])
     own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
-    bar = tqdm(own, "eigendecompositions", disable=not shown, leave=False)
-    found: dict[int, Any] = all_or_none(lambda: {i: moments[i].decomposed for i in bar})
+    found: dict[int, Any] = all_or_none(lambda: dict(zip(own, decompose([moments[i] for i in own]), strict=True)))
     known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})
     for i, (moment, owner) in enumerate(zip(moments, owners, strict=True)):
         *shapes, rest, error = known[owner][i]

@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model, Pass, Room
@@ -21,6 +22,9 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, S
 
 BUDGET = 2**25
 """Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""
+
+CHEAPER = "A posterior of weights=LastLayer() or structure=Sampled(16) predicts in a few passes"
+"""What to try where outputs are many, each pulled back by itself."""
 
 
 @final
@@ -54,18 +58,28 @@ class Propagation:
         """
         found: list[list[Tensor]] = []
         room: Room = {}
-        for part in self.passes(inputs):
-            of_head = self.model.survey.head
-            blocks = self._of_head(part.head, places) if of_head else self._of_outputs(part, places, room)
-            f = at_places(part.outputs, places)
-            found.append([f, *(block.to(f).view(*f.shape, f.shape[-1]) for block in blocks)])
+        cheaper = "" if self.model.survey.head else CHEAPER
+        with Bar("covariances of outputs", unit="positions", cheaper=cheaper) as bar:
+            for part in self.passes(inputs):
+                f = at_places(part.outputs, places)
+                bar.total = count(inputs) * f[0, ..., 0].numel()
+                if self.model.survey.head:
+                    blocks = self._of_head(part.head, places)
+                    bar.update(f[..., 0].numel())
+                else:
+                    blocks = self._of_outputs(part, places, room, bar)
+                found.append([f, *(block.to(f).view(*f.shape, f.shape[-1]) for block in blocks)])
         mean, *covariances = (torch.cat(column) for column in zip(*found, strict=True))
         return mean, covariances
 
-    def _of_outputs(self, part: Pass, places: Int[Tensor, " p"] | None, room: Room) -> list[Float[Tensor, "n t c c"]]:
+    def _of_outputs(
+        self, part: Pass, places: Int[Tensor, " p"] | None, room: Room, bar: Bar
+    ) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
-        blocks = identity_cotangents(part.outputs, places)
-        each = [self.covariances(self.factors(part, cotangents, room)) for cotangents in blocks]
+        each: list[list[Tensor]] = []
+        for cotangents in identity_cotangents(part.outputs, places):
+            each.append(self.covariances(self.factors(part, cotangents, room)))
+            bar.update(len(part.outputs))
         return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
 
     def _of_head(self, head: Outer, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "m c c"]]:

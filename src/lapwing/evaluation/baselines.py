@@ -12,9 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.evaluation.metrics.elements import labelled
-from lapwing.ground.data import Data, Inputs, Source, Unpack, check_finite, place
+from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
-from lapwing.jacobian.network.network import call, serving
+from lapwing.ground.progress import working
+from lapwing.jacobian.network.network import call, like_of, serving
+from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive
@@ -97,12 +99,13 @@ class Temperature:
         return cls(math.exp(_root(slope, low, high)))
 
     def probs(self, logits: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
-        """Class probabilities softmax(logits / T), in the dtype of the logits.
+        """Class probabilities softmax(logits / T), in the dtype of the logits, or float32 for half precision.
 
         Args:
             logits: Outputs of the network, class axis last.
         """
-        return torch.softmax(logits / self.temperature, -1)
+        single = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.softmax(single / self.temperature, -1)
 
 
 def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:
@@ -142,9 +145,10 @@ class Map:
     The module is evaluated in eval mode and left as it was found, its buffers too.
 
     Args:
-        model: The network; it returns a tensor, a tuple that starts with one, or an object with ``.logits``.
+        model: The network; it returns a tensor, or a mapping or object with ``logits``, or see ``output``.
         likelihood: What its outputs mean.
         temperature: Divides the logits; see ``calibrated``.
+        output: Which part of what the network returns is its output: a key, an index or a function of it.
 
     Raises:
         UnsupportedError: If there is a temperature and the likelihood is not Categorical.
@@ -158,13 +162,15 @@ class Map:
     model: nn.Module
     likelihood: Likelihood = field(default_factory=Categorical)
     temperature: Temperature | None = None
+    output: Output = None
 
     def __post_init__(self) -> None:
+        check_output(self.output)
         if self.temperature is not None and not isinstance(self.likelihood, Categorical):
             expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map without a temperature")
 
-    def predict(self, x: Inputs) -> Predictive:
+    def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
 
         Args:
@@ -179,7 +185,7 @@ class Map:
         """
         return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
 
-    def outputs(self, x: Inputs) -> Float[Tensor, "n *event c"]:
+    def outputs(self, x: InputsLike) -> Float[Tensor, "n *event c"]:
         """Outputs of the network, divided by the temperature, class axis last.
 
         Args:
@@ -189,25 +195,27 @@ class Map:
             ShapeError: If they have another rank than the likelihood expects.
             DataError: If one is not finite.
         """
-        like = next(self.model.parameters(), None)
-        inputs = x if like is None else place(x, like)
+        like = like_of(self.model)
+        inputs = as_inputs(x)
+        inputs = inputs if like is None else place(inputs, like)
         module = unwrapped(self.model)
         with torch.no_grad(), serving(module):
             buffers = {name: value.clone() for name, value in module.named_buffers()}
-            raw = call(module, buffers, inputs)
+            raw = call(module, buffers, inputs, output=self.output)
         check_finite(raw, "outputs", "checking the inputs and the weights of the network")
         outputs = self.likelihood.canonical(raw)
         return outputs if self.temperature is None else outputs / self.temperature.temperature
 
-    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool = False) -> Map:
+    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool | None = None) -> Map:
         """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
 
-        The noise precision of ``Gaussian`` is that of largest likelihood, one for all outputs: that of the residuals.
+        The noise precision of ``Gaussian`` is that of largest likelihood: that of the residuals, of each output unless
+        they share one.
 
         Args:
             held_out: Loader of ``(x, y)`` or mappings with ``labels``, or a pair of tensors.
             unpack: Splits what the loader yields into inputs and targets.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             UnsupportedError: If the likelihood is neither Categorical nor Gaussian.
@@ -228,13 +236,19 @@ class Map:
             expected, got = "Categorical or Gaussian, to calibrate the plain network", type(self.likelihood).__name__
             raise UnsupportedError(expected, got, "Map as it is")
         plain = replace(self, temperature=None)
-        like = next(self.model.parameters(), torch.zeros(()))
-        data = Data(held_out, like.detach(), unpack, progress)
-        pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in data]
+        like = like_of(self.model)
+        like = torch.zeros(()) if like is None else like
+        with working("calibrate", progress):
+            pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in Data(held_out, like, unpack)]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
         if isinstance(self.likelihood, Categorical):
             return replace(self, temperature=Temperature.fit(outputs, targets))
-        variance = float((self.likelihood.canonical_targets(outputs, targets) - outputs).double().square().mean())
-        if variance == 0.0:
+        residuals = (self.likelihood.canonical_targets(outputs, targets) - outputs).double()
+        variances = residuals.square().flatten(0, -2).mean(0)
+        if self.likelihood.own_noises(len(variances)) is None:
+            variances = variances.mean()
+        if not bool((variances > 0).all()):
             raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
-        return replace(self, likelihood=Gaussian(1.0 / variance))
+        precision = (1.0 / variances).tolist()
+        noise = tuple(precision) if isinstance(precision, list) else precision
+        return replace(self, likelihood=replace(self.likelihood, precision=noise))

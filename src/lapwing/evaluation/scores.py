@@ -11,7 +11,9 @@ from torch import Tensor
 
 from lapwing.evaluation import metrics
 from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.progress import working
 from lapwing.likelihoods import Likelihood
 from lapwing.predictive import (
     Classification,
@@ -86,13 +88,14 @@ class Scores(dict[str, float]):
         return "\n".join(f"{line}  {words}".rstrip() for line, words in zip(numbers, meanings, strict=True))
 
 
+@default_device_aside()
 def evaluate(
     predictor: Predictor,
     data: Source,
     *,
     ood: Source | None = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> Scores:
     """Scores on held-out data.
@@ -102,7 +105,7 @@ def evaluate(
         data: Held-out data: a loader, or a pair of tensors.
         ood: Data from elsewhere; their targets are ignored.
         unpack: Splits one element of a loader.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
 
     Returns:
@@ -127,7 +130,9 @@ def evaluate(
         ['accuracy', 'adaptive_ece', 'brier', 'ece', 'ece_floor', 'nll', 'rejection_area']
     """
     check_predictor(predictor, options)
-    kept = _gathered(predictor, data, unpack, progress, options)
+    with working("evaluate", progress):
+        kept = _gathered(predictor, data, unpack, options)
+        outside = None if ood is None else _gathered(predictor, ood, unpack, options, False)
     targets, scores = kept["targets"], dict[str, float]()
     if "probs" in kept:
         scores = _classification(kept["probs"], targets)
@@ -139,8 +144,7 @@ def evaluate(
             "crps": metrics.crps(kept["mean"], kept["std"], targets),
             "picp": metrics.picp(kept["low"], kept["high"], targets),
         }
-    if ood is not None:
-        outside = _gathered(predictor, ood, unpack, progress, options, False)
+    if outside is not None:
         scores["ood_auroc"] = metrics.auroc(kept["uncertainty"], outside["uncertainty"])
     return Scores(scores)
 
@@ -149,13 +153,12 @@ def _gathered(
     predictor: Predictor,
     data: Source,
     unpack: Unpack | None,
-    progress: bool,
     options: Mapping[str, Any],
     with_targets: bool = True,
 ) -> dict[str, Tensor]:
     """What the scores need of all predictions, on the CPU; a batch's outputs and their covariance go with the batch."""
     columns: dict[str, list[Tensor]] = {}
-    for batch in Data(data, unpack=unpack, progress=progress):
+    for batch in Data(data, unpack=unpack):
         prediction = predictor.predict(batch.inputs, **options)
         found = {"uncertainty": _uncertainty(prediction)}
         if with_targets:

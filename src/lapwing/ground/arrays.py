@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lapwing.ground.errors import DataError
 
@@ -18,7 +20,7 @@ UNREADABLE = (
 """What NumPy and zipfile raise for a file that is damaged, encrypted, or something else."""
 
 
-def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[Any, Any]]:
+def read_arrays(path: Path, expected: str, hint: str) -> dict[str, NDArray[Any]]:
     """The arrays of a file by name: all of an ``.npz``, the one of an ``.npy`` by the name "".
 
     Args:
@@ -44,7 +46,7 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[An
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 return {"": _array(file, path.stat().st_size)}
-            arrays: dict[str, np.ndarray[Any, Any]] = {}
+            arrays: dict[str, NDArray[Any]] = {}
             with zipfile.ZipFile(file) as members:
                 for member in members.infolist():
                     with members.open(member) as part:
@@ -55,7 +57,7 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, np.ndarray[An
         raise DataError(expected, f"{path}, which NumPy cannot read: {reason!s:.120}", hint) from error
 
 
-def _array(file: IO[bytes], size: int) -> np.ndarray[Any, Any]:
+def _array(file: BufferedIOBase | IO[bytes], size: int) -> NDArray[Any]:
     """One array, if the file can hold as many bytes as its header says."""
     shape, dtype = _header(file)
     if (bytes_said := math.prod(shape) * dtype.itemsize) > size:
@@ -64,7 +66,7 @@ def _array(file: IO[bytes], size: int) -> np.ndarray[Any, Any]:
     return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(file: BufferedIOBase | IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of an array."""
     file.seek(0)
     version = np.lib.format.read_magic(file)

@@ -5,28 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Number
 from operator import length_hint
-from typing import Any, TypeAlias, cast, final
+from typing import Any, Protocol, TypeAlias, cast, final, runtime_checkable
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import ranks
+from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
+from lapwing.ground.progress import track
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
 """What a network is called with: a tensor, keyword arguments, or positional arguments."""
 
-Unpack: TypeAlias = Callable[[Any], tuple[Inputs, Tensor]]
+
+@runtime_checkable
+class Array(Protocol):
+    """What NumPy reads as an array: its own, a data frame, a column of one, a tensor."""
+
+    def __array__(self) -> Any:
+        """The values as NumPy has them."""
+        ...
+
+
+Values: TypeAlias = Tensor | Array | list[Any]
+"""Numbers: a tensor, an array, a data frame, or nested lists; see ``as_tensor``."""
+
+InputsLike: TypeAlias = Inputs | Array | list[Any]
+"""What users pass as inputs: those, or arrays, data frames and nested lists in place of tensors; see ``as_inputs``."""
+
+Unpack: TypeAlias = Callable[[Any], tuple[InputsLike, Values]]
 """A user's hook that splits one element of a loader into inputs and targets."""
 
-Source: TypeAlias = Iterable[Any] | tuple[Tensor | Mapping[str, Any], Tensor]
-"""Training data: a loader, or a pair ``(x, y)`` of inputs and targets, both tensors or the inputs keyword arguments."""
+Source: TypeAlias = Iterable[Any] | tuple[Values | Mapping[str, Any], Values]
+"""Training data: a loader, or a pair ``(x, y)`` of inputs and targets, the inputs numbers or keyword arguments."""
 
 PAIR_BATCH = 256
-NUMPY = "torch.from_numpy(np.asarray(x)) for each array or table, with unpack= for those of a loader"
+NUMBERS = "frame.select_dtypes('number'), or columns encoded as numbers, such as pandas.get_dummies(frame, dtype=float)"
 UNPACK = "unpack=lambda element: (inputs, targets)"
 
 
@@ -51,7 +71,6 @@ class Data:
         source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair held in memory.
         like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
         unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
-        progress: Whether to show a progress bar.
         shared: Whether this is one process's part of the data, and each of several processes has its own.
 
     Example:
@@ -63,25 +82,26 @@ class Data:
     source: Source
     like: Tensor | None = None
     unpack: Unpack | None = None
-    progress: bool = False
     shared: bool = False
 
     def __post_init__(self) -> None:
-        one = self.unpack is None and isinstance(self.source, Tensor | Mapping)  # whose rows and keys are no batches
+        whole = isinstance(self.source, Tensor | Mapping) or is_array(self.source)
+        one = self.unpack is None and whole  # whose rows and keys are no batches
         readable = not one and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
-        arrays = isinstance(self.source, tuple) and any(map(_is_array, self.source))
-        if arrays or not readable:
-            hint = NUMPY if arrays else "DataLoader(dataset), (x, y), or [batch] for one batch"
+        if not readable:
+            hint = "DataLoader(dataset), (x, y), or [batch] for one batch"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
         if not (self.unpack is None or callable(self.unpack)):
             raise ConfigError("unpack= to be a function of one element", f"{self.unpack!r:.40}", UNPACK)
 
     def __iter__(self) -> Iterator[Batch]:
         seen = 0
-        once = iter(self._elements)  # tqdm would ask a loader for two iterators
+        elements = as_users_code(self._elements)
         total = length_hint(self._elements) or None
-        for element in tqdm(once, "data", total, disable=not self.progress, unit="batch", leave=False):
-            inputs, targets = split(element, self.unpack)
+        for element in track(elements, "data", total, unit="batches"):
+            with users_default_device():
+                inputs, targets = split(element, self.unpack)
+            check_there(targets, "targets")
             batch = Batch(inputs, targets)
             if self.like is not None:
                 batch = Batch(place(inputs, self.like), targets.to(self.like.device))
@@ -104,6 +124,16 @@ class Data:
     def examples(self) -> int:
         """Examples there were in the first whole pass, which is made now if there was none."""
         return sum(len(batch) for batch in self)
+
+    def about(self, first: int) -> int:
+        """About how many examples there are, by the length of the source; counted where that is not known.
+
+        Args:
+            first: Examples of the first batch.
+        """
+        if is_pair(self.source):
+            return count(cast("tuple[Inputs, Tensor]", self.source)[0])
+        return length_hint(self._elements) * first or self.examples
 
     def added(self, values: Tensor) -> Tensor:
         """A sum over all data from that over this process's part, in place."""
@@ -129,13 +159,27 @@ class Data:
     def _elements(self) -> Iterable[Any]:
         """What the source yields; an iterator, which can be read only once, is kept in memory."""
         if is_pair(self.source):
-            x, y = cast("tuple[Inputs, Tensor]", self.source)
+            pair = cast("tuple[InputsLike, Values]", self.source)
+            x, y = as_inputs(pair[0]), as_tensor(pair[1])
             if y.shape[:1] != (count(x),):
                 return [(x, y)]
             pieces = [slice(start, start + PAIR_BATCH) for start in range(0, len(y), PAIR_BATCH)]
             return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
+
+
+def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
+    """The elements of a loader, each made under the default device that the user has."""
+    with users_default_device():
+        elements = iter(source)
+    while True:
+        with users_default_device():
+            try:
+                element = next(elements)
+            except StopIteration:
+                return
+        yield element
 
 
 def several() -> bool:
@@ -145,8 +189,11 @@ def several() -> bool:
 
 def is_pair(source: Any) -> bool:
     """Whether ``source`` is one pair ``(x, y)`` of inputs and targets rather than a loader of batches."""
-    pair = isinstance(source, tuple) and len(source) == 2
-    return pair and isinstance(source[0], Tensor | Mapping) and isinstance(source[1], Tensor)
+    if not (isinstance(source, tuple) and len(source) == 2):
+        return False
+    x, y = source
+    inputs = isinstance(x, Tensor | Mapping) or is_array(x) or (isinstance(x, list) and is_numbers(x))
+    return inputs and is_targets(y)
 
 
 def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
@@ -162,37 +209,127 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
     """
     if unpack is not None:
         made: Any = unpack(element)
-        if isinstance(made, list | tuple) and len(made) == 2 and isinstance(made[1], Tensor):
-            return made[0], made[1]
-        raise DataError("a tensor of targets in the (inputs, targets) of unpack=", describe(made), cure(made, UNPACK))
+        if isinstance(made, list | tuple) and len(made) == 2 and is_targets(made[1]):
+            return as_inputs(made[0]), as_tensor(made[1])
+        raise DataError("a tensor of targets in the (inputs, targets) of unpack=", describe(made), UNPACK)
     if isinstance(element, Mapping):
         inputs = {key: value for key, value in element.items() if key not in ("labels", "label")}
         for key in ("labels", "label"):
-            if isinstance(element.get(key), Tensor):
-                return inputs, element[key]
-    elif isinstance(element, list | tuple) and len(element) >= 2 and isinstance(element[-1], Tensor):
+            if is_targets(element.get(key)):
+                return as_inputs(inputs), as_tensor(element[key])
+    elif isinstance(element, list) and is_numbers(element):
+        pass  # rows of inputs, without targets
+    elif isinstance(element, list | tuple) and len(element) >= 2 and is_targets(element[-1]):
         inputs = element[0] if len(element) == 2 else element[:-1]
-        return (tuple(inputs) if isinstance(inputs, list) else inputs), element[-1]
-    raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), cure(element, UNPACK))
+        several = isinstance(inputs, list) and not is_numbers(inputs)
+        return as_inputs(tuple(inputs) if several else inputs), as_tensor(element[-1])
+    raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), UNPACK)
 
 
-def cure(element: object, otherwise: str) -> str:
-    """What to try where a tensor was expected; ``otherwise`` where no array came."""
-    within = element.values() if isinstance(element, Mapping) else element if isinstance(element, list | tuple) else ()
-    return NUMPY if any(map(_is_array, (element, *within))) else otherwise
+def is_array(value: object) -> bool:
+    """Whether NumPy reads it as an array: its own, a data frame, or a column of one; a tensor and a number are none."""
+    return isinstance(value, Array) and not isinstance(value, Tensor | np.generic)
 
 
-def _is_array(value: object) -> bool:
-    """Whether it is one of NumPy's, or a table of pandas, which reads as one."""
-    return hasattr(value, "__array__") and not isinstance(value, Tensor)
+def is_numbers(values: object) -> bool:
+    """Whether lists or tuples, nested or not, hold plain numbers, by the first of them."""
+    first = values
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    return first is not values and isinstance(first, Number)
+
+
+def is_targets(values: object) -> bool:
+    """Whether it can be the targets of a batch."""
+    return isinstance(values, Tensor) or is_array(values) or is_numbers(values)
+
+
+def as_inputs(inputs: Any) -> Inputs:
+    """Inputs with tensors in place of arrays and data frames, and of nested lists of numbers as a whole.
+
+    A list among several inputs stays what it is, as other plain values do.
+
+    Example:
+        >>> as_inputs([[1.0, 2.0]]).shape, as_inputs({"x": np.ones(3), "size": [4, 4]})["size"]
+        (torch.Size([1, 2]), [4, 4])
+    """
+    if is_array(inputs) or (isinstance(inputs, list) and is_numbers(inputs)):
+        return as_tensor(inputs)
+    if isinstance(inputs, Mapping | tuple):
+        return over_tensors(lambda value: as_tensor(value) if is_array(value) else value, inputs)
+    return cast(Inputs, inputs)
+
+
+def as_tensor(values: Any, like: Tensor | None = None) -> Tensor:
+    """Numbers as a tensor, which shares the memory of an array; a tensor is returned as it is.
+
+    Integers and truth values stay what they are, numbers of Python that are not whole become float64. Columns of a data
+    frame become those of one matrix, in the type that holds them all.
+
+    Args:
+        values: A tensor, an array, a data frame or a column of one, or nested lists of numbers.
+        like: Whose device what was no tensor takes, and its floating numbers the dtype; ``None`` leaves both.
+
+    Raises:
+        DataError: If they are no numbers, with the name of the column.
+
+    Example:
+        >>> as_tensor([[0, 1], [2, 3]]).dtype, as_tensor([0.5]).dtype
+        (torch.int64, torch.float64)
+    """
+    if isinstance(values, Tensor):
+        return values
+    columns = getattr(values, "columns", None)
+    if columns is None:
+        name = getattr(values, "name", None)
+        array = _numbers(values, "values" if name is None else f"column {name!r}")
+    else:
+        names = list(columns)
+        if len(set(names)) < len(names) or not names:
+            raise DataError("a data frame with columns of different names", f"{names!r:.60}", "renaming them")
+        array = np.stack([_numbers(values[name], f"column {name!r}") for name in names], axis=1)
+    found = _from_numpy(array)
+    if like is None:
+        return found
+    return found.to(like.device, like.dtype if found.is_floating_point() else None)
+
+
+def _numbers(values: Any, what: str) -> NDArray[Any]:
+    """An array of numbers."""
+    try:
+        array = np.asarray(values)
+    except ValueError as reason:  # lists of different lengths
+        raise DataError(f"{what} with rows of one length", f"{reason!s:.80}", "rows padded to one length") from reason
+    if array.dtype.kind not in "biufc":
+        first = f" such as {array.flat[0]!r:.40}" if array.size else ""
+        raise DataError(f"numbers in {what}", f"values of type {array.dtype}{first}", NUMBERS)
+    return array
+
+
+def _from_numpy(array: NDArray[Any]) -> Tensor:
+    """A tensor of an array, copied where PyTorch has not its type or layout."""
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind == "u" and size > 1:
+        array = array.astype(np.int64)
+    elif kind == "f" and size > 8:
+        array = array.astype(np.float64)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
 
 
 def place(inputs: Inputs, like: Tensor) -> Inputs:
-    """Inputs on the device of ``like``; floating tensors also take its dtype."""
+    """Inputs on the device of ``like``; floating tensors also take its dtype.
+
+    Raises:
+        DataError: If one is on the meta device.
+    """
 
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
+        check_there(value, "inputs")
         value = value.detach()
         return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
 
@@ -205,13 +342,13 @@ def ordinary(value: Any) -> Any:
     return value.clone() if inference else value
 
 
-def checked(inputs: Inputs, like: Tensor) -> Inputs:
-    """Inputs to be predicted, on the device and in the dtype of ``like``.
+def checked(inputs: InputsLike, like: Tensor) -> Inputs:
+    """Inputs to be predicted as tensors, on the device and in the dtype of ``like``.
 
     Raises:
         DataError: If there are none, or they are not finite.
     """
-    placed = place(inputs, like)
+    placed = place(as_inputs(inputs), like)
     if not count(placed):
         raise DataError("at least one example", "none", "x[None] for a single example")
     check_inputs(placed)
@@ -248,7 +385,7 @@ def count(inputs: Inputs) -> int:
         if tensor.ndim:
             return tensor.shape[0]
     hint = "x[None] for a single example, or tensors of one batch as the network is called with them"
-    raise DataError("inputs with an axis of examples", describe(inputs), cure(inputs, hint))
+    raise DataError("inputs with an axis of examples", describe(inputs), hint)
 
 
 def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
@@ -286,8 +423,16 @@ def chunks(inputs: Inputs, size: int) -> Iterator[tuple[slice, Inputs]]:
         yield place_, (inputs if n <= size else take(inputs, place_))
 
 
+def check_there(values: Tensor, what: str) -> None:
+    """Raise if a tensor has no values, as on the meta device."""
+    if values.is_meta:
+        came = f"{describe(values)} on the meta device, which holds shapes alone"
+        raise DataError(f"{what} with values", came, "tensors of device='cpu'")
+
+
 def check_finite(values: Tensor, what: str, hint: str) -> None:
     """Raise unless every entry is finite, with a name for the values and what to try; integers always pass."""
+    check_there(values, what)
     if bool(values.detach().sum().isfinite()):  # one number, before a mask of all is made
         return
     if bad := int((~torch.isfinite(values)).sum()):

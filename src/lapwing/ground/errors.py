@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import numbers
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -71,6 +73,10 @@ class DataWarning(UserWarning):
     """The data can be used, but something about them is probably a mistake."""
 
 
+class NetworkWarning(UserWarning):
+    """The network can be used, but something about it is probably a mistake."""
+
+
 class ConvergenceWarning(UserWarning):
     """An iteration stopped short of its tolerance; the result says how far it got."""
 
@@ -91,6 +97,26 @@ def warn(sentence: str, category: type[Warning]) -> None:
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INSIDE:
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, category, stacklevel=level)
+
+
+ELSEWHERE = re.compile(
+    r"[\s,.;:]*\b(?:otherwise,?\s+)?(?:please,?|you can(?: also)?|feel free to)\s+(?:file|open|report)\b.*",
+    re.IGNORECASE,
+)
+"""Where an error of PyTorch's begins to ask for an issue to be filed there."""
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what an exception says, without a request to tell others: what stopped here has another way.
+
+    Example:
+        >>> reason_of(RuntimeError("vmap over torch.allclose isn't supported yet. Please file an issue at ..."))
+        "vmap over torch.allclose isn't supported yet"
+        >>> reason_of(RuntimeError())
+        'RuntimeError'
+    """
+    first = str(error).strip().partition("\n")[0]
+    return ELSEWHERE.sub("", first).strip() or type(error).__name__
 
 
 def check_option(name: str, value: object, options: tuple[object, ...]) -> None:
@@ -144,6 +170,29 @@ def check_count(name: str, value: object, least: int = 1, *, usual: int | None =
         raise ConfigError(f"{name} to be a whole number, at least {least}", f"{value!r:.40}", hint)
     if value < least:
         raise ConfigError(f"{name} of at least {least}", f"{value}", hint)
+
+
+def finite_evidence(value: float, what: str = "log evidence") -> float:
+    """The value of an evidence or a bound, which prior and noise are chosen by.
+
+    Args:
+        value: Its value, nats.
+        what: What it is of.
+
+    Raises:
+        NumericalError: If it is not finite.
+
+    Example:
+        >>> finite_evidence(-2.5)
+        -2.5
+    """
+    if not math.isfinite(value):
+        raise NumericalError(
+            f"a finite {what}",
+            f"{value:g} nats",
+            "inputs and targets of size 1, float64, or a network and a noise precision nearer to the data",
+        )
+    return value
 
 
 def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from lapwing.ground.errors import check_count, check_kind
 
+LARGE = 1e15
+"""Poisson counts of larger means are drawn as normal ones: their skewness, below 1e-7, is what that leaves out."""
+
 
 def device_of(generator: torch.Generator | None) -> torch.device:
     """Where a source of randomness draws: on the CPU without one.
@@ -105,7 +108,7 @@ def permutation(size: int, *, generator: torch.Generator | None = None) -> list[
 
 
 def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """Poisson counts of these means, drawn on the generator's device.
+    """Poisson counts of these means, drawn on the generator's device; normal ones where no whole number is that large.
 
     Args:
         mean: Of each count, not negative.
@@ -115,4 +118,11 @@ def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor
         >>> poisson(torch.zeros(2)).tolist()
         [0.0, 0.0]
     """
-    return torch.poisson(mean.to(device_of(generator)), generator=generator).to(mean.device)
+    here = mean.to(device_of(generator))
+    counts = torch.poisson(here.clamp(max=LARGE), generator=generator)
+    large = here > LARGE
+    if bool(large.any()):
+        normal = gaussian(mean.shape, like=here, generator=generator)
+        rounded = torch.where(here.isinf(), here, (here + here.sqrt() * normal).round())
+        counts = torch.where(large, rounded, counts)
+    return counts.to(mean.device)

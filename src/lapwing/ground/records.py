@@ -26,6 +26,9 @@ from lapwing.ground.errors import DataError, UnsupportedError
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
 
+DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64)}
+"""What numbers may be by name."""
+
 LARGEST = 2**62
 """The largest whole number."""
 
@@ -70,6 +73,8 @@ class Records:
             return value.tolist() if short and bool(value.isfinite().all()) else self.tensors.put(at, value)
         if value is None or isinstance(value, bool | int | float | str):
             return value
+        if isinstance(value, torch.dtype):
+            return str(value)
         if isinstance(value, tuple | list):
             if len(value) > INLINE and all(isinstance(part, float) for part in value):
                 return self.tensors.put(at, torch.tensor(value, dtype=torch.float64))
@@ -99,7 +104,8 @@ class Records:
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
-            state[each.name] = inputs_state(part, place, self.tensors) if hint == Inputs else self.state(part, place)
+            of_network = hint in (Inputs, Inputs | None)
+            state[each.name] = inputs_state(part, place, self.tensors) if of_network else self.state(part, place)
         return state
 
     def read(self, kind: Any, state: Any, at: str) -> Any:
@@ -116,7 +122,7 @@ class Records:
         """
         if kind is Any:
             return state
-        if kind == Inputs:
+        if kind in (Inputs, Inputs | None):
             inputs = inputs_from(state, self.tensors, self.device)
             for part in tensors_of(inputs):
                 check_finite(part, at, REPAIR)
@@ -218,12 +224,16 @@ def _scalar(kind: Any, state: Any, at: str) -> Any:
     whole, expected = type(state) is int and abs(state) <= LARGEST, getattr(kind, "__name__", str(kind))
     if get_origin(kind) is Literal:
         fits, expected = state in get_args(kind), f"one of {', '.join(map(str, get_args(kind)))}"
+    elif kind is torch.dtype:
+        fits = isinstance(state, str) and state in DTYPES
     elif kind is float:
         fits = whole or (isinstance(state, float) and not math.isnan(state))
     else:
         fits = whole if kind is int else type(state) is (kind or NoneType)
     if not fits:
         raise unlike(at, expected, state)
+    if kind is torch.dtype:
+        return DTYPES[str(state)]
     return float(state) if kind is float else state
 
 

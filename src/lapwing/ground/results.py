@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Stopped: TypeAlias = Literal["converged", "iterations", "stagnated", "breakdown", "interrupted"]
-"""Why an iteration ended: at its tolerance, its limit, where rounding lets it go no further, out of room, by Ctrl-C."""
+Stopped: TypeAlias = Literal["converged", "iterations", "seconds", "stagnated", "breakdown", "interrupted"]
+"""Why an iteration ended: at its tolerance, its limit of steps or of seconds, where rounding lets it go no further, out
+of room, by Ctrl-C."""
 
 
 class Ended:
@@ -36,6 +37,9 @@ class Solution(Ended):
         iterations: Steps taken, each one product with a block of columns.
         matvecs: Columns that were multiplied by ``A``, in all.
         stopped: Why the iteration ended.
+        error: How far what the value predicts is from what the solution predicts, root mean square over the data, as a
+            part of the scale of the right-hand sides or of the solution's predictions: one for each column, float64.
+            What descends by random parts of the data is judged by it; ``None`` for other solvers.
     """
 
     value: Float[Tensor, "*shape"]
@@ -43,14 +47,31 @@ class Solution(Ended):
     iterations: int
     matvecs: int
     stopped: Stopped
+    error: Float[Tensor, "*columns"] | None = None
+
+    @property
+    def distance(self) -> str:
+        """How far from the solution its worst column is, in words.
+
+        Example:
+            >>> residual, error = torch.tensor([0.004]), torch.tensor([0.113])
+            >>> Solution(torch.ones(2, 1), residual, 20, 20, "iterations", error).distance
+            'a relative residual of 4.0e-03 and predictions off by 11 % of their scale'
+        """
+        residual = f"a relative residual of {float(self.residual.max()):.1e}"
+        if self.error is None:
+            return residual
+        return f"{residual} and predictions off by {100 * float(self.error.max()):.2g} % of their scale"
 
 
 def joined(parts: list[Solution]) -> Solution:
     """The solutions of consecutive blocks of columns as one."""
     worst = next((part for part in parts if not part.converged), parts[0])
+    errors = [part.error for part in parts if part.error is not None]
     return Solution(
         value=torch.cat([part.value for part in parts], dim=-1),
         residual=torch.cat([part.residual for part in parts]),
+        error=None if any(part.error is None for part in parts) else torch.cat(errors),
         iterations=max(part.iterations for part in parts),
         matvecs=sum(part.matvecs for part in parts),
         stopped=worst.stopped,
@@ -64,9 +85,12 @@ def parted(whole: Solution, columns: int) -> tuple[Solution, Solution]:
         whole: Of a block.
         columns: How many are first.
     """
-    values, residuals = (part.tensor_split([columns], -1) for part in (whole.value, whole.residual))
-    first, rest = (replace(whole, value=x, residual=r) for x, r in zip(values, residuals, strict=True))
-    return first, rest
+
+    def part(which: slice) -> Solution:
+        error = None if whole.error is None else whole.error[..., which]
+        return replace(whole, value=whole.value[..., which], residual=whole.residual[..., which], error=error)
+
+    return part(slice(columns)), part(slice(columns, None))
 
 
 @final

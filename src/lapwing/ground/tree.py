@@ -89,7 +89,8 @@ class Layout:
     def layer_index(self) -> Int[Tensor, " d"]:
         """Layer number of each weight, ``[d]`` on the CPU: ``layers[layer_index[i]]`` owns weight ``i``."""
         owner = {name: number for number, names in enumerate(self.layers) for name in names}
-        return torch.tensor([owner[name] for name in self.names]).repeat_interleave(torch.tensor(self.sizes))
+        number = torch.tensor([owner[name] for name in self.names], device="cpu")
+        return number.repeat_interleave(torch.tensor(self.sizes, device="cpu"))
 
     def flatten(self, params: Params) -> Float[Tensor, " d"]:
         """Named parameters as one vector ``[d]``; differentiable.

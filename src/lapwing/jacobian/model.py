@@ -9,15 +9,16 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from time import perf_counter
 from typing import TypeAlias, cast, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, count, ordinary, take
+from lapwing.ground.data import Data, Inputs, count, ordinary
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import track
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import (
     NORMS,
@@ -44,9 +45,6 @@ BUDGET = 2**27
 
 MANY = 256
 """Outputs beyond which their covariance is made only when it is asked for: at each position it takes their square."""
-
-TIMED = 8
-"""Examples by which a pass over the data is timed."""
 
 
 @final
@@ -104,13 +102,6 @@ class Model:
         """Canonical outputs of some examples, without a graph."""
         with torch.no_grad():
             return self.likelihood.canonical(self.network(inputs))
-
-    def seconds(self, inputs: Inputs) -> float:
-        """What a forward pass of some examples takes, by one of a few of them."""
-        few = take(inputs, slice(0, TIMED))
-        start = perf_counter()
-        float(self.outputs(few).sum())
-        return (perf_counter() - start) * count(inputs) / count(few)
 
     def forward(self, inputs: Inputs) -> Pass:
         """The forward pass of a chunk of examples, ready to be pulled back."""
@@ -192,7 +183,8 @@ class Pass:
         outputs, calls = self.watched
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
-        for k, cotangent in enumerate(self._cotangents_returned(cotangents) if uses else ()):
+        pulled_back = self._cotangents_returned(cotangents) if uses else cotangents[:0]
+        for k, cotangent in enumerate(track(pulled_back, "backward passes", unit="outputs")):
             edges = [call.edge for _, call in uses]
             pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
@@ -270,12 +262,19 @@ def at_positions(uses: list[Tensor], axis: int) -> Tensor:
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds; also a decorator.
+    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds, nor a default device.
+
+    Also a decorator. The user's network and loader have the default device of the user.
 
     Example:
         >>> with torch.inference_mode(), torch.autocast("cpu"), undisturbed():
         ...     torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
         (False, False)
     """
-    with torch.inference_mode(False), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        default_device_aside(),
+    ):
         yield

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -17,15 +19,25 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError, reason_of
 from lapwing.ground.tree import Params
+from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
 from lapwing.jacobian.layers.loose import close, right_way
 from lapwing.jacobian.model import Model, Pass
-from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
+
+ROUNDED = 0.05
+"""Share of the largest output by which rounding to 8 bits in several layers may move one."""
+
+WHOLE = (
+    "a module that holds x and the edges as buffers and takes the numbers of nodes: forward(self, nodes) returns "
+    "self.network(self.x, self.edges)[nodes]"
+)
+"""What a network whose examples are the nodes of one graph can be wrapped in."""
 
 
 def probe(inputs: Inputs, size: int) -> Inputs:
@@ -87,24 +99,30 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
         UnsupportedError: If the outputs are random, depend on the other examples of the batch, or have another type
             than the weights.
 
+    Warns:
+        NetworkWarning: If the outputs depend on an uncertain parameter that no derivative reaches.
+
     Cost:
-        Three forward passes of two or three examples, two backward passes; two more where parameters have no factors.
+        Three forward passes of two or three examples, three backward passes; two more where parameters have no factors;
+        and what ``warn_of_hidden`` takes where parameters have a gradient of zero.
     """
     params = leaves(network)
     three = probe(inputs, 3)
     seen = Pass(network, Survey((), (), torch.Size(), (0, 0)), three)
-    outputs, calls = seen.watched
-    two, fewer = captured(network, probe(inputs, 2), params)
+    with examples_apart(network, inputs):
+        outputs, calls = seen.watched
+        two, fewer = captured(network, probe(inputs, 2), params)
     if not outputs.requires_grad:
         raise ConfigError(
             "uncertain weights that the outputs depend on",
-            f"{', '.join(network.names[:5])}, which have no part in them",
+            f"{', '.join(network.names[:5])}, in which they have no derivative",
             "weights=Names(...) or LastLayer() with others, or requires_grad_(True) on these",
         )
     _check_types(network, outputs, calls)
     with torch.enable_grad():
         plain = network(three, params)
-    _check_outputs(outputs.detach(), plain.detach(), two.detach())
+    _check_outputs(outputs.detach(), plain.detach(), two.detach(), coarse(network.module))
+    warn_of_hidden(network, three, plain, params)
     layers = _layers(calls, fewer)
     survey = _survey(network, layers, calls, outputs)
     wrong = _disagreeing(seen.knowing(survey), plain, params)
@@ -114,6 +132,35 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
         logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
         survey = replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
     return seen.knowing(survey)
+
+
+@contextmanager
+def examples_apart(network: Network, inputs: Inputs) -> Generator[None]:
+    """A call of the network with a few of the examples; what fails there, and not with all of them, is explained.
+
+    Args:
+        network: The network.
+        inputs: The examples there are, such as the nodes of a graph and its edges.
+
+    Raises:
+        UnsupportedError: If the network takes all examples and not a few of them.
+    """
+    try:
+        yield
+    except LapwingError:
+        raise
+    except Exception as error:
+        try:
+            with torch.no_grad():
+                network(inputs)
+        except Exception:
+            raise error from None
+        failed = f"{type(error).__name__}, {reason_of(error):.120}"
+        raise UnsupportedError(
+            "a network that takes any of the examples without the others",
+            f"one that takes all {count(inputs)} and fails on the first few: {failed}",
+            f"{WHOLE}, if they are nodes of a graph, or an axis of graphs in front of all inputs",
+        ) from error
 
 
 def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
@@ -135,8 +182,16 @@ def _check_types(network: Network, outputs: Tensor, calls: list[Call]) -> None:
         )
 
 
-def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
-    """Outputs of three examples, of the same again, and of the first two of them."""
+def coarse(module: nn.Module) -> bool:
+    """Whether a layer rounds its inputs to 8 bits by the largest of the batch, as dynamic quantisation of PyTorch does.
+
+    Its outputs depend on the other examples by that rounding.
+    """
+    return any("quantized.dynamic" in type(part).__module__ for part in module.modules())
+
+
+def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor, rounded: bool) -> None:
+    """Outputs of three examples, of the same again, and of the first two of them, which may be rounded by the batch."""
     if outputs.ndim < 2 or (len(outputs), len(fewer)) != (3, 2):
         raise ShapeError(
             "outputs of shape [n, ..., c] for n inputs",
@@ -155,11 +210,12 @@ def _check_outputs(outputs: Tensor, again: Tensor, fewer: Tensor) -> None:
             "different outputs for the same inputs",
             "nn.Dropout instead of functional dropout that ignores eval()",
         )
-    if not torch.allclose(fewer, outputs[:2], rtol=1e-2, atol=1e-3 * float(outputs.abs().max() + 1e-6)):
+    share = ROUNDED if rounded else 1e-3
+    if not torch.allclose(fewer, outputs[:2], rtol=1e-2, atol=share * float(outputs.abs().max() + 1e-6)):
         raise UnsupportedError(
             "outputs that depend on one example each",
             "an output that changes with the other examples of the batch",
-            "BatchNorm with running statistics, or a batch of size one",
+            f"BatchNorm with running statistics, a batch of size one, or, for nodes of a graph, {WHOLE}",
         )
 
 
@@ -230,9 +286,7 @@ def _disagreeing(full: Pass, plain: Tensor, params: Params) -> set[str]:
     return wrong
 
 
-def opened(
-    model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None, progress: bool = False
-) -> tuple[nn.Module, Data]:
+def opened(model: nn.Module, data: Source, call: str, *, unpack: Unpack | None = None) -> tuple[nn.Module, Data]:
     """The network inside ``model``, and the data as tensors of its kind.
 
     Args:
@@ -240,19 +294,21 @@ def opened(
         data: What the user passed as the data.
         call: How it is passed, for the message.
         unpack: Makes ``(inputs, targets)`` of a batch.
-        progress: Whether passes over the data show a progress bar.
 
     Raises:
         ConfigError: If the model is no module, or its weights have no values yet.
         UnsupportedError: If its forward pass writes to them.
     """
     module = unwrapped(model, call)
-    like = next(module.parameters(), torch.zeros(())).detach()
-    return module, Data(data, like=like, unpack=unpack, progress=progress, shared=several())
+    like = like_of(module)
+    like = torch.zeros(()) if like is None else like
+    return module, Data(data, like=like, unpack=unpack, shared=several())
 
 
 def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Module:
-    """The network inside ``DataParallel``, ``DistributedDataParallel`` and ``torch.compile``, in any order.
+    """The network inside ``DataParallel``, ``DistributedDataParallel``, ``checkpoint_wrapper`` and ``torch.compile``.
+
+    They may be around each other in any order.
 
     Raises:
         ConfigError: If the model is no module; see ``check_usable`` too.
@@ -261,9 +317,14 @@ def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Modul
         got = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise ConfigError("a network that is an nn.Module", got, call)
     parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-    inner = model.module if parallel else getattr(model, "_orig_mod", None)
-    if isinstance(inner, nn.Module):
-        return unwrapped(inner, call)
+    inside = (
+        [model.module]
+        if parallel
+        else [getattr(model, name, None) for name in ("_orig_mod", "_checkpoint_wrapped_module")]
+    )
+    for inner in inside:
+        if isinstance(inner, nn.Module):
+            return unwrapped(inner, call)
     check_usable(model)
     return model
 

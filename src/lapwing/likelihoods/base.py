@@ -109,6 +109,22 @@ class Likelihood(abc.ABC):
         return self.weight * self._nll(outputs, targets)
 
     @final
+    def total_nll(
+        self, outputs: Float[Tensor, "n *event c"], targets: Shaped[Tensor, "n *target"]
+    ) -> Float[Tensor, ""]:
+        """Negative log likelihood of all targets, nats, float64; of real ones from the squares on, which may be large.
+
+        Args:
+            outputs: Canonical outputs f.
+            targets: Canonical targets y.
+        """
+        total = outputs.new_zeros((), dtype=torch.float64)
+        for f, y in self.pieces(outputs, targets):
+            losses = self.nll(f.double(), y.double()) if y.is_floating_point() else self.nll(f, y)
+            total = total + losses.double().sum()
+        return total
+
+    @final
     def score(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]
     ) -> Float[Tensor, "*batch c"]:
@@ -180,6 +196,23 @@ class Likelihood(abc.ABC):
         """Noise precision ρ (of the first output) where the loss is the square ρ (y - f)² / 2; else ``None``."""
         return None
 
+    @property
+    def noise_precision(self) -> float | tuple[float, ...] | None:
+        """Noise precision ρ, one number or one an output, where there is one; else ``None``."""
+        return None
+
+    def own_noises(self, outputs: int) -> Float[Tensor, " c"] | None:
+        """Noise precision of each of several outputs, float64, where each is chosen by itself; else ``None``.
+
+        Args:
+            outputs: Outputs c of one position.
+        """
+        return None
+
+    def with_own_noises(self, precisions: Float[Tensor, " c"]) -> Likelihood:
+        """The same likelihood with these noise precisions, one an output; itself where it has none."""
+        return self
+
     def scaled(self, factor: float) -> Likelihood:
         """The same likelihood with ``factor`` times the noise precision; itself where it has none."""
         return self
@@ -188,9 +221,17 @@ class Likelihood(abc.ABC):
         """By what factor the noise precision is that of another likelihood; ``None`` where more differs."""
         return 1.0 if self == other else None
 
+    def misfits(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, " c"]:
+        """Squared error of each output, weighted by its noise precision; 0 where the loss is no square.
+
+        In float64 from the squares on: those of float32 overflow beyond 1e19.
+        """
+        return outputs.new_zeros(outputs.shape[-1], dtype=torch.float64)
+
+    @final
     def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, ""]:
         """Squared error of all targets, weighted by the noise precision, in float64; 0 where the loss is no square."""
-        return outputs.new_zeros((), dtype=torch.float64)
+        return self.misfits(outputs, targets).sum()
 
     @final
     def count(self, targets: Shaped[Tensor, "*target"]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import ClassVar, final
 
@@ -24,6 +24,8 @@ class Gaussian(Elementwise):
 
     Args:
         precision: Noise precision ρ = 1 / noise variance, in 1 / (units of y)²: one number, or one an output.
+        shared: Whether tuning changes the precisions of all outputs by one factor. Otherwise each output has a noise of
+            its own, whether one number was given for all or one for each.
 
     Raises:
         ConfigError: If a precision is not a positive finite number.
@@ -37,6 +39,7 @@ class Gaussian(Elementwise):
     hint: ClassVar[str] = "targets with one number an output"
     real: ClassVar[bool] = True
     precision: float | tuple[float, ...] = 1.0
+    shared: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +58,21 @@ class Gaussian(Elementwise):
         """See ``Likelihood.noise``."""
         return self._each[0]
 
+    @property
+    def noise_precision(self) -> float | tuple[float, ...]:
+        """See ``Likelihood.noise_precision``."""
+        return self.precision
+
+    def own_noises(self, outputs: int) -> Float[Tensor, " c"] | None:
+        """See ``Likelihood.own_noises``."""
+        if self.shared or outputs == 1:
+            return None
+        return self.precisions(torch.zeros(outputs, dtype=torch.float64))
+
+    def with_own_noises(self, precisions: Float[Tensor, " c"]) -> Gaussian:
+        """See ``Likelihood.with_own_noises``."""
+        return replace(self, precision=tuple(precisions.tolist()))
+
     def scaled(self, factor: float) -> Gaussian:
         """See ``Likelihood.scaled``."""
         values = tuple(factor * x for x in self._each)
@@ -62,7 +80,7 @@ class Gaussian(Elementwise):
 
     def noise_over(self, other: Likelihood) -> float | None:
         """See ``Likelihood.noise_over``; one factor for all outputs."""
-        if not isinstance(other, Gaussian) or replace(self, precision=other.precision) != other:
+        if not isinstance(other, Gaussian) or replace(self, precision=other.precision, shared=other.shared) != other:
             return None
         now, then = self._each, other._each
         pairs = zip(now, then, strict=True) if len(now) == len(then) else product(now, then)
@@ -100,10 +118,10 @@ class Gaussian(Elementwise):
         """ρ."""
         return self.precisions(outputs).expand(outputs.shape)
 
-    def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, ""]:
-        """See ``Likelihood.misfit``: Σ ρ_i (y_i - f_i)²."""
-        errors = self.precisions(outputs) * (targets - outputs).square()
-        return self.weight * errors.double().sum()
+    def misfits(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, " c"]:
+        """See ``Likelihood.misfits``: Σ ρ_i (y_i - f_i)² of each output i."""
+        squares = (targets.double() - outputs.double()).square()
+        return self.weight * self.precisions(outputs.double()) * squares.flatten(0, -2).sum(0)
 
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None

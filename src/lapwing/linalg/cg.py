@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_kind
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
 from lapwing.linalg.structured import Structured, finite
@@ -28,7 +29,8 @@ def conjugate_gradients(
     preconditioner: Structured | None = None,
     initial: Float[Tensor, "..."] | None = None,
     unit: Float[Tensor, " d"] | None = None,
-    progress: bool = False,
+    seconds: float | None = None,
+    progress: bool | None = None,
 ) -> Solution:
     """Solve ``A x = b`` for a symmetric positive definite ``A`` by breakdown-free block conjugate gradients.
 
@@ -53,13 +55,15 @@ def conjugate_gradients(
         preconditioner: ``P``, near ``A`` and cheap to solve with.
         initial: Where to start, shaped as ``b``; 0 unless given.
         unit: What each entry of a residual counts: all lengths are those of ``unit * (b - A x)``.
-        progress: Whether to show a progress bar with the residual.
+        seconds: Time after which no further step begins; ``None`` for any.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Returns:
         The value, shaped as ``b`` and in the operator's dtype. "converged" only if the true residual of every column
         is within ``rtol``; "stagnated" where rounding keeps it above, in float32 often near ``1e-7`` times the
         condition number; "breakdown" where ``A`` is singular to rounding along a search direction;
-        "interrupted" by Ctrl-C, with what was reached.
+        "seconds" where they were over, "interrupted" by Ctrl-C, with what was reached.
 
     Raises:
         ShapeError: ``A``, ``b``, ``initial`` and the preconditioner do not fit together, or ``b`` has no column.
@@ -82,6 +86,7 @@ def conjugate_gradients(
     Source: H. Ji and Y. Li, A breakdown-free block conjugate gradient method, BIT Numerical Mathematics 57, 2017.
     """
     block = check_system(operator, b, rtol, max_iterations, preconditioner)
+    deadline = math.inf if seconds is None else time.perf_counter() + seconds
     weights = None if unit is None else unit.to(block)[:, None]
     size = _measured(block, weights)
     size = torch.where(size > 0, size, 1.0)
@@ -100,7 +105,7 @@ def conjugate_gradients(
     while True:
         goal, rounding, start = rtol * size, torch.finfo(operator.dtype).eps ** 0.5, x.clone()
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
-        steps, stopped = _run(recurrence, steps, max_iterations, rtol if progress else None)
+        steps, stopped = _run(recurrence, steps, max_iterations, rtol, deadline, progress)
         rest = block - product(x)
         earlier, residual = residual, _measured(rest, weights) / size
         x = torch.where(residual > earlier, start, x)
@@ -122,21 +127,35 @@ def _start(operator: Operator, b: Tensor, initial: Tensor) -> Float[Tensor, "d k
     return finite(initial.detach()).to(torch.float64, copy=True).reshape(len(b), -1)
 
 
-def _run(recurrence: Iterator[float], steps: int, max_iterations: int, shown: float | None) -> tuple[int, Stopped]:
-    """Step until the recurrence ends by itself or one of the rules ends it; ``steps`` were taken before.
+def _run(
+    recurrence: Iterator[float],
+    steps: int,
+    max_iterations: int,
+    rtol: float,
+    deadline: float,
+    progress: bool | None,
+) -> tuple[int, Stopped]:
+    """Step until the recurrence ends by itself or one of the rules ends it.
 
-    With the tolerance ``shown`` there is a progress bar.
+    Args:
+        recurrence: Yields the largest residual over the one that is asked for, after each step.
+        steps: Those taken before.
+        max_iterations: Most steps in all.
+        rtol: The residual that is asked for, to be shown.
+        deadline: A reading of the clock after which no further step begins.
+        progress: As for ``conjugate_gradients``.
     """
     patience = max(50, max_iterations // 4)
     best, since, ratio = math.inf, steps, math.inf
-    bar = tqdm(initial=steps, total=max_iterations, desc="conjugate gradients", disable=shown is None, leave=False)
-    with bar, suppress(KeyboardInterrupt):
+    bar = Bar("conjugate gradients", most=max_iterations, done=steps, progress=progress)
+    with suppress(KeyboardInterrupt), bar:
         for ratio in recurrence:
             steps += 1
-            bar.update()
-            bar.set_postfix(residual=f"{ratio * (shown or 0.0):.1e}")
+            bar.update(said=f"residual {ratio * rtol:.1e}, done at {rtol:.1e}")
             if ratio > 1 and steps == max_iterations:
                 return steps, "iterations"
+            if ratio > 1 and time.perf_counter() > deadline:
+                return steps, "seconds"
             if ratio < best:
                 best, since = ratio, steps
             elif steps - since == patience:

@@ -210,7 +210,7 @@ class Diagonal(Structured):
 
 
 def _is_finite_scalar(value: float | Tensor) -> bool:
-    number = torch.as_tensor(value)
+    number = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
     return number.ndim == 0 and bool(number.isfinite())
 
 
@@ -255,6 +255,6 @@ def contrasts(c: int) -> Float[Tensor, "c c-1"]:
         >>> contrasts(2)[:, 0]
         tensor([ 0.7071, -0.7071], dtype=torch.float64)
     """
-    sizes = torch.arange(1, c, dtype=torch.float64)
-    helmert = torch.ones(c, c - 1, dtype=torch.float64).triu() - torch.diag(sizes, -1)[:, :-1]
+    sizes = torch.arange(1, c, dtype=torch.float64, device="cpu")
+    helmert = torch.ones(c, c - 1, dtype=torch.float64, device="cpu").triu() - torch.diag(sizes, -1)[:, :-1]
     return helmert / (sizes * (sizes + 1)).sqrt()

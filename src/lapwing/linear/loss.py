@@ -71,7 +71,7 @@ class Point:
         score, nll, misfit = torch.zeros_like(weights), 0.0, 0.0
         for chunk, h in curvature.visit():
             likelihood.check(h, chunk.targets)
-            nll += float(likelihood.nll(h, chunk.targets).double().sum())
+            nll += float(likelihood.total_nll(h, chunk.targets))
             misfit += float(likelihood.misfit(h, chunk.targets))
             score += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
         data = curvature.model.data
@@ -169,8 +169,8 @@ class Line:
 
     def value(self, length: float) -> float:
         """What it is at ``t = length``."""
-        nll = self.loss.model.likelihood.nll
-        return self._added(float(nll(h + length * by, y).double().sum()) for _, h, by, y in self.rays)
+        total = self.loss.model.likelihood.total_nll
+        return self._added(float(total(h + length * by, y)) for _, h, by, y in self.rays)
 
     def slope(self, length: float) -> float:
         """Its derivative in t, at ``t = length``."""

@@ -113,7 +113,7 @@ class Tangent:
         initial: Float[Tensor, " d"] | None = None,
         rtol: float | None = None,
         steps: int = 50,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> Mode:
         """The minimiser of ``s Σ_i ℓ(y_i, h(w, x_i)) + ½ |w|²_A`` (Antorán 2024, section 5.2).
 
@@ -125,7 +125,7 @@ class Tangent:
             rtol: ``Mode.gradient`` at which it is found; ``None`` for 1e-6, in float32 for 1e-4, by descent for that of
                 the solver.
             steps: Most Newton steps.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             ConfigError: If a number is not positive, or the solver is none.

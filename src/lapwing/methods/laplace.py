@@ -14,10 +14,12 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import digest_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
@@ -99,17 +101,21 @@ class Laplace:
         model: nn.Module,
         data: Source,
         *,
+        output: Output = None,
         unpack: Unpack | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> Posterior:
         """The posterior of a trained network.
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
+            output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
+                or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
             generator: Source of randomness, for ``MCFisher`` and a ``GPrior`` with samples.
 
         Returns:
@@ -127,28 +133,32 @@ class Laplace:
         Cost:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
-        with undisturbed():
-            module, read = opened(model, data, "fit(model, data)", unpack=unpack, progress=progress)
+        with undisturbed(), working("fit", progress):
+            module, read = opened(model, data, "fit(model, data)", unpack=unpack)
             check_same_fit(read, self, module)
-            task = self.task(module, read, generator)
+            task = self.task(module, read, generator, output=output)
             posterior = self.structure.fit(task)
             strict = isinstance(posterior, MatrixFreePosterior | SampledPosterior)
             if not posterior.partial:
                 check_repeatable(task.model, posterior.totals, strict=strict)
         return posterior
 
-    def task(self, module: nn.Module, data: Data, generator: torch.Generator | None = None) -> Task:
+    def task(
+        self, module: nn.Module, data: Data, generator: torch.Generator | None = None, *, output: Output = None
+    ) -> Task:
         """What a structure is fitted to: the network surveyed, its uncertain weights chosen, the prior's scale found.
 
         Args:
             module: The network, out of its wrappers.
             data: The training data.
             generator: As in ``fit``.
+            output: As in ``fit``.
         """
         self.prior.check_names([name for name, _ in module.named_parameters()])
-        network = self.weights.choose(module, data, self.likelihood, self.prior)
+        network = self.weights.choose(module, data, self.likelihood, self.prior, output)
         self.prior.precisions(network.uncertain)
-        return scaled(Task(surveyed(network, self.likelihood, data), self.prior, self.curvature, generator))
+        model = surveyed(network, self.likelihood, data)
+        return scaled(Task(model, self.prior, self.curvature, generator, self.structure))
 
 
 def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:

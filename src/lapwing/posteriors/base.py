@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, Inputs, chunks, count
+from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
@@ -35,6 +36,15 @@ JOINT = 2**32
 P = TypeVar("P", bound="Posterior")
 
 
+@runtime_checkable
+class Fit(Protocol):
+    """How a posterior was fitted, to be done again."""
+
+    def again(self, model: Model, prior: Prior) -> Posterior:
+        """The posterior of a model under a prior, in the structure of before."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Posterior(NetworkPredictor, abc.ABC):
     """A Gaussian around a trained network.
@@ -47,6 +57,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         trace: Steps of tuning, oldest first.
         noise_fixed: Whether the noise must stay as fitted, since the curvature is not in proportion to its precision.
         partial: Whether some of the data were left out on purpose.
+        fitted_by: How it was fitted; ``None`` where that is not known.
     """
 
     model: Model
@@ -55,6 +66,7 @@ class Posterior(NetworkPredictor, abc.ABC):
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
     partial: bool = field(default=False, kw_only=True)
+    fitted_by: Fit | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         size, name = self.network.size, type(self).__name__
@@ -66,7 +78,8 @@ class Posterior(NetworkPredictor, abc.ABC):
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @undisturbed()
-    def outputs_each(self: P, x: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
+    @working("predict")
+    def outputs_each(self: P, x: InputsLike, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Linearised outputs under several choices of prior and noise, which share all but the last contraction.
 
         Args:
@@ -81,8 +94,9 @@ class Posterior(NetworkPredictor, abc.ABC):
             return self._moments(inputs, choices)
 
     @undisturbed()
+    @working("sample functions")
     def sample_functions(
-        self, x: Inputs, samples: int = 1, *, generator: torch.Generator | None = None
+        self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 
@@ -160,6 +174,28 @@ class Posterior(NetworkPredictor, abc.ABC):
         if likelihood != self.fitted:
             self.check_noise_free()
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+
+    def refitted(self: P, likelihood: Likelihood) -> P:
+        """The posterior with the same prior and link under another likelihood: its curvature is computed again.
+
+        Args:
+            likelihood: The fitted likelihood, with other noise precisions.
+
+        Raises:
+            UnsupportedError: If it is not known how it was fitted, or its training data are not at hand.
+
+        Cost:
+            That of its fit.
+        """
+        if self.fitted_by is None:
+            raise UnsupportedError(
+                "a posterior made by Laplace(...).fit, to compute its curvature again with other noise precisions",
+                f"a {type(self).__name__} made otherwise",
+                "Laplace(...).fit, or one noise for all outputs, Gaussian(shared=True)",
+            )
+        _ = self.model.data
+        found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
+        return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
 
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""
@@ -250,7 +286,8 @@ class Posterior(NetworkPredictor, abc.ABC):
 
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         drawn = self.sample(samples, generator=generator)
-        each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in drawn]
+        networks = track(drawn, "networks", unit="networks")
+        each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in networks]
         return Draws(torch.stack(each))
 
     def _functions(self, inputs: Inputs) -> JointMoments | Draws:
@@ -284,7 +321,8 @@ class Posterior(NetworkPredictor, abc.ABC):
         model = self.model
         size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
-        for _, part in chunks(inputs, size):
+        pieces = -(-count(inputs) // size)
+        for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
             there = Linearisation(model).at(part)
             means.append(there.outputs)
             moved.append(there.push(draws).movedim(0, -1))

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from lapwing.ground.errors import finite_evidence
+from lapwing.ground.progress import track
 from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Perturbation, Problem
@@ -131,7 +132,7 @@ class Step:
     Args:
         log_marginal: Log evidence, nats; ``None`` where it was not measured.
         prior_precision: Precision of each group.
-        noise_precision: Noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        noise_precision: Noise precision of a Gaussian likelihood, one number or one an output; ``None`` for others.
         effective_dimension: Directions the data determined at these values; ``None`` where it was not measured.
         validation_nll: Negative log predictive density of a held-out example, or of a mixture of training inputs,
             nats, where that was measured.
@@ -147,7 +148,7 @@ class Step:
 
     log_marginal: float | None
     prior_precision: tuple[float, ...]
-    noise_precision: float | None
+    noise_precision: float | tuple[float, ...] | None
     effective_dimension: float | None
     validation_nll: float | None = None
     effective_dimension_error: float | None = None
@@ -166,7 +167,7 @@ ACCURACY = 1e-4
 
 
 def log_det_ratio(
-    problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool = False
+    problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool | None = None
 ) -> tuple[Float[Tensor, " k"], list[Solution]]:
     """``log det Λ / det A`` by each draw, float64: an integral over ever stronger priors.
 
@@ -181,7 +182,7 @@ def log_det_ratio(
         problem: The problem.
         perturbation: The noise of k draws.
         solver: Solves for the draws.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The value of each draw, whose mean is unbiased but for the quadrature's error, about 1e-4 of it; the solves.
@@ -191,10 +192,11 @@ def log_det_ratio(
     """
     scale, prior, standard = problem.scale, problem.prior, perturbation.prior
     trace = scale * float((prior.inverse_root() @ perturbation.data).double().square().sum(0).mean())
+    finite_evidence(trace, "log determinant")
     end = max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
     total, solutions = standard.new_zeros(standard.shape[1], dtype=torch.float64), list[Solution]()
     points = [(end, 1.0), *((end * (1 - place), end * weight) for place, weight in quadrature(end))]
-    for time, weight in tqdm(points, desc="evidence", disable=not progress, leave=False):
+    for time, weight in track(points, "evidence", unit="priors", alike=False, progress=progress):
         stronger = Diagonal(math.exp(time) * prior.values)
         now = problem.with_prior(stronger, scale)
         with torch.no_grad():

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import check_count, check_option
+from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
@@ -137,6 +138,7 @@ class SampledPosterior(SolvedWeights):
         own = self.problem.prior.inverse_root() @ draws[:, : self.samples]
         return self.restarted(torch.cat([own, start[:, own.shape[1] :]], 1))
 
+    @working("draws")
     def resampled(
         self, samples: int, *, max_bytes: int = NOISE, generator: torch.Generator | None = None
     ) -> SampledPosterior:
@@ -160,6 +162,7 @@ class SampledPosterior(SolvedWeights):
             perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
         return self.restarted(perturbation=perturbation)
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row: those there are, in random order.
 
@@ -171,11 +174,12 @@ class SampledPosterior(SolvedWeights):
         return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
 
     @undisturbed()
-    def log_marginal(self, *, progress: bool = False) -> Estimate:
+    @working("evidence")
+    def log_marginal(self, *, progress: bool | None = None) -> Estimate:
         """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_ratio``.
 
         Args:
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Returns:
             The estimate, with the standard error of k draws; see ``Posterior.log_marginal``.
@@ -192,6 +196,7 @@ class SampledPosterior(SolvedWeights):
         return self._log_marginal(Estimate.of(values))
 
     @undisturbed()
+    @working("effective dimension")
     def effective_dimension(self, estimator: Estimator = "auto") -> Estimate:
         """Directions of weight space that the data determined, by the draws, with the standard error.
 

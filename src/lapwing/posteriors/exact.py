@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,9 +17,10 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
-from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
-from lapwing.jacobian.model import Model, undisturbed
+from lapwing.ground.data import Inputs, InputsLike
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
+from lapwing.ground.progress import working
+from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -31,13 +31,8 @@ from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
 
-logger = logging.getLogger(__name__)
-
-OUTPUTS = 1024
-"""Outputs of an example, its positions included, from which a prediction is timed beforehand."""
-
-LONG = 10.0
-"""Seconds from which that is said."""
+DROWNED = 1e3
+"""The rounding of a curvature over the prior precision from which its posterior is refused."""
 
 P = TypeVar("P", bound="ExactPosterior")
 
@@ -46,14 +41,19 @@ P = TypeVar("P", bound="ExactPosterior")
 class ExactPosterior(Posterior):
     """A Gaussian whose log determinant is exact, so that its prior and noise can be tuned by the evidence."""
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.
+
+        Raises:
+            NumericalError: If it is not finite.
 
         Cost:
             One factorisation of the curvature, kept for the next call. No data.
         """
-        return float(self.evidence.log_marginal(self.prior_precisions, self.scale))
+        return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
 
+    @working("effective dimension")
     def effective_dimension(self) -> float:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
         return float(self.evidence.effective_dimensions(self.prior_precisions, self.scale).sum())
@@ -110,6 +110,7 @@ class WeightPosterior(ExactPosterior):
         more, less = (self.noise_scale * max(each) for each in zip((0.0, 0.0), *found, strict=True))
         return more, less
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
@@ -169,14 +170,13 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self._by_layers:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
-        if places is None and not self.survey.head:
-            warn_of_time(self.model, inputs)
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
     @undisturbed()
+    @working("predict")
     def outputs_at(
-        self, x: Inputs, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
     ) -> Sequence[Moments | WideMoments]:
         """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
         inputs = self._inputs(x)
@@ -189,23 +189,6 @@ class WeightPosterior(ExactPosterior):
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
-
-
-def warn_of_time(model: Model, inputs: Inputs) -> None:
-    """Say what covariances will take where very many outputs of an example are pulled back, and what takes less.
-
-    Cost:
-        A forward pass of a few examples, where there are so many.
-    """
-    if model.width <= OUTPUTS:
-        return
-    seconds = 2 * model.width * model.seconds(inputs)
-    if seconds > LONG:
-        words = (
-            "%d outputs an example, each pulled back by itself: their covariances will take about %.0f s. A posterior "
-            "of weights=LastLayer() or structure=Sampled(16) predicts them in a few passes"
-        )
-        logger.warning(words, model.width, seconds)
 
 
 def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
@@ -230,6 +213,40 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     return [WideMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
+def check_rounding(posterior: WeightPosterior) -> None:
+    """Refuse a posterior of whose undetermined directions nothing is left beside the rounding of its curvature.
+
+    Raises:
+        NumericalError: If the rounding is ``DROWNED`` times the prior precision.
+    """
+    prior = float(posterior.prior_diagonal.min())
+    rounding = rounding_above(posterior.held.operator, lambda: DROWNED * prior)
+    if rounding is not None:
+        raise NumericalError(
+            f"a curvature whose rounding is less than {DROWNED:g} times the prior precision, {prior:.2g}",
+            f"a rounding of {rounding:.2g}: variances of what the data say little about would be wrong",
+            "inputs, targets and log variances of size 1, a larger prior precision, or structure=KFAC()",
+        )
+
+
+def rounding_above(curvature: Structured, limit: Callable[[], float]) -> float | None:
+    """The rounding of a dense curvature, if it is above a limit and directions drown in it; else ``None``.
+
+    Args:
+        curvature: s G.
+        limit: The limit.
+
+    Cost:
+        The trace; an eigendecomposition only where its rounding is above the limit.
+    """
+    if not isinstance(curvature, Dense):
+        return None
+    rounding = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    if rounding <= limit() or float(curvature.eigenvalues()[0]) >= rounding:
+        return None
+    return rounding
+
+
 def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> None:
     """Warn where directions that the data leave to the prior drown in the rounding of a dense curvature.
 
@@ -238,14 +255,12 @@ def warn_of_rounding(curvature: Structured, smallest: Callable[[], float]) -> No
         smallest: Smallest precision of the prior.
 
     Cost:
-        The trace; an eigendecomposition only where its rounding is above the prior.
+        That of ``rounding_above``.
     """
-    if not isinstance(curvature, Dense):
-        return
-    rounding, prior = float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps, smallest()
-    if rounding > prior and float(curvature.eigenvalues()[0]) < rounding:
+    rounding = rounding_above(curvature, smallest)
+    if rounding is not None:
         warn(
-            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {prior:.2g}: "
+            f"the rounding of the curvature, {rounding:.2g}, is larger than the prior precision, {smallest():.2g}: "
             "variances of what the data say little about are wrong. "
             'Try Full(view="functions"), or a larger prior precision',
             ConvergenceWarning,

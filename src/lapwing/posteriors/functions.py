@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from lapwing.curvature.gram import TangentKernel, joint
 from lapwing.curvature.sums import Held
+from lapwing.curvature.training_rows import TrainingRows
 from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET
-from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.spectral import Spectral, decompose
@@ -39,14 +40,33 @@ class FunctionPosterior(ExactPosterior):
         cov(f) = K** - K*x S (I + s Sᵀ K S)⁻¹ s Sᵀ Kx*                (Rasmussen & Williams 2006, equation 2.24)
 
     Args:
-        inputs: Training inputs, kept because a prediction needs the kernel between them and the new ones.
-        cotangents: Roots S of the output Hessians at the training inputs, as cotangents.
-        grams: ``Sᵀ J_g J_gᵀ S`` of each prior group g.
+        rows: The rows ``J̃ = Sᵀ J`` of the training data, as a prediction needs the kernel between them and new inputs:
+            features of the training inputs where the last layer is uncertain, else the inputs themselves.
+        grams: ``J̃_g J̃_gᵀ`` of each prior group g.
     """
 
-    inputs: Inputs
-    cotangents: Float[Tensor, "k n ..."]
+    rows: TrainingRows
     grams: Float[Tensor, "g m m"]
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.rows.held})"
+
+    def without_inputs(self) -> FunctionPosterior:
+        """The same without training inputs, for a file; features of them stay."""
+        return replace(self, rows=self.rows.without_inputs())
+
+    def with_data(self) -> FunctionPosterior:
+        """The same with training inputs again where there are none, from the data it has.
+
+        Raises:
+            DataError: If the data are in another order than at the fit.
+
+        Cost:
+            A pass over the data, a product with the Jacobian and one with its adjoint.
+        """
+        relative = self.prior.relative(self.network.uncertain)
+        units = torch.ones_like(self._variance) if relative is None else (1 / relative).to(self._variance)
+        return replace(self, rows=self.rows.with_data(self.model, self.grams.sum(0), units))
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
         """See ``Posterior.with_choices``; the prior may differ in its precisions alone.
@@ -67,49 +87,39 @@ class FunctionPosterior(ExactPosterior):
 
     @property
     def precision_operator(self) -> Operator:
-        """The posterior precision Λ as an operator; a product reads the training inputs."""
+        """The posterior precision Λ as an operator; a product is one with ``J̃`` and one with its transpose."""
         prior = self.prior.operator(self.network.uncertain, self.network.like)
 
         def product(block: Tensor) -> Tensor:
-            return self.noise_scale * self._pulled(self._seen(block)) + prior @ block
+            explained = self.rows.pull(self.model, self.rows.push(self.model, block))
+            return self.noise_scale * explained + prior @ block
 
         return FunctionOperator(product, product, prior.shape, prior.values)
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 
             θ* + ζ - A⁻¹ J̃ᵀ (J̃ A⁻¹ J̃ᵀ + I / s)⁻¹ (J̃ ζ + ε / √s),    ζ ~ N(0, A⁻¹),  J̃ = Sᵀ J
 
         Cost:
-            A product with the Jacobian at the training inputs, and a backward pass through them for every draw.
+            A product with ``J̃`` and one with its transpose: of features two matrix products, of training inputs forward
+            passes and a backward pass for every draw.
         """
         probes.check_draws(samples, generator)
         shape, rows = (self.network.size, samples), (self.grams.shape[-1], samples)
         noise = probes.gaussian(shape, like=self._variance, generator=generator)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
-            seen = self._seen(zeta.to(self.network.like)).double()
+            seen = self.rows.push(self.model, zeta.to(self.network.like)).double()
             seen += probes.gaussian(rows, like=seen, generator=generator) / self.noise_scale**0.5
             drawn = self._conditioned(zeta, seen)
         return self.network.weights + drawn.mT.to(self.network.weights)
 
-    def _seen(self, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
-        """``J̃ V``: of every training example, then every cotangent."""
-        moved = self.pushed(self.inputs, block)[1]
-        return torch.einsum("kne,nes->nks", self.cotangents.flatten(2), moved.flatten(1, -2)).flatten(0, 1)
-
-    def _pulled(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
-        """``J̃ᵀ U``."""
-        parts = block.view(self.cotangents.shape[1], -1, block.shape[1])
-        outputs = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), parts).unflatten(2, self.model.event)
-        total = block.new_zeros(self.network.size, block.shape[1])
-        for place, part in chunks(self.inputs, self.model.chunk(1, BUDGET)):
-            total += BatchJacobian(self.model, part).pull(outputs[:, place])
-        return total
-
     def _conditioned(self, block: Float[Tensor, "d s"], seen: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
         """``V - A⁻¹ J̃ᵀ W Wᵀ U``, for what was seen of V or should have been."""
-        explained = self._pulled((self._root @ (self._root.mT @ seen)).to(self.network.like))
+        weighed = self._root @ (self._root.mT @ seen)
+        explained = self.rows.pull(self.model, weighed.to(self.network.like))
         return block - self._variance[:, None] * explained
 
     def newton_step(self) -> Float[Tensor, " d"] | None:
@@ -126,7 +136,7 @@ class FunctionPosterior(ExactPosterior):
         like = self.network.like
         whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
         with torch.no_grad():
-            seen = self._seen(whole.to(like)[:, None]).double()
+            seen = self.rows.push(self.model, whole.to(like)[:, None]).double()
             return self._conditioned(whole[:, None], seen)[:, 0].to(like)
 
     def _complexity(self) -> Complexity:
@@ -165,7 +175,7 @@ class FunctionPosterior(ExactPosterior):
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""
         kernel = TangentKernel(self.model)
-        return kernel.cross(inputs, self.inputs, self.cotangents, self._variance).double()
+        return kernel.cross(inputs, self.rows, self._variance).double()
 
     def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
         variances, scales = distinct([self._variance, *(choice._variance for choice in choices)])

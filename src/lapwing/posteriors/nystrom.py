@@ -18,6 +18,7 @@ from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
@@ -166,6 +167,7 @@ class NystromPosterior(ExactPosterior):
         factor = prior[:, None] * (self.changes.double() @ (p @ (p.mT @ root)))
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``: the prior's draw outside the span, the posterior's inside."""
         probes.check_draws(samples, generator)

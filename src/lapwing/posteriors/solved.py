@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.data import Inputs, InputsLike, chunks, count
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
+from lapwing.ground.progress import track, working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
@@ -70,7 +71,8 @@ class SolvedWeights(Posterior):
     def _log_marginal(self, ratio: Estimate) -> Estimate:
         """The log evidence that is charged half of ``log det Λ / det A``."""
         joint = self.joint_evidence.log_joint(self.prior_precisions, self.scale)
-        return Estimate(float(joint) - 0.5 * ratio.value, 0.5 * ratio.stderr, ratio.samples)
+        value = finite_evidence(float(joint) - 0.5 * ratio.value)
+        return Estimate(value, 0.5 * ratio.stderr, ratio.samples)
 
 
 def warn_unless(solution: Solution, cure: str) -> None:
@@ -88,7 +90,7 @@ def warn_unless(solution: Solution, cure: str) -> None:
     if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
         cure = "float64: rounding in the products lets it go no further"
     warn(
-        f"a solve with the posterior precision stopped at a relative residual of {residual:.1e}, "
+        f"a solve with the posterior precision stopped after {solution.iterations} steps at {solution.distance}, "
         "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
         f"Try {cure}",
         ConvergenceWarning,
@@ -123,11 +125,13 @@ class MatrixFreePosterior(SolvedWeights):
 
     sqrt: Root
 
+    @working("solve")
     def solve(self, b: Float[Tensor, "d *k"]) -> Solution:
         """``Λ⁻¹ b`` with its residual."""
         with torch.no_grad():
             return self.solver.solve(self.problem, b)
 
+    @working("sample")
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row.
 
@@ -145,12 +149,14 @@ class MatrixFreePosterior(SolvedWeights):
         warn_unless(drawn, self.solver.cure if isinstance(self.sqrt, Perturb) else self.sqrt.cure)
         return self.network.weights + drawn.value.mT
 
+    @working("draws")
     def draw(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Solution:
         """Draws of the weights' deviation from θ*, one a column, with what they cost."""
         probes.check_draws(samples, generator)
         with torch.no_grad():
             return self.sqrt.draw(self.problem, self.solver, samples, generator=generator)
 
+    @working("log determinant")
     def log_det(self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None) -> Estimate:
         """``log det Λ`` by stochastic Lanczos quadrature, with the solver's preconditioner.
 
@@ -166,6 +172,7 @@ class MatrixFreePosterior(SolvedWeights):
             )
 
     @undisturbed()
+    @working("evidence")
     def log_marginal(
         self, samples: int = 32, *, steps: int = 100, generator: torch.Generator | None = None
     ) -> Estimate:
@@ -180,6 +187,7 @@ class MatrixFreePosterior(SolvedWeights):
         return self._log_marginal(replace(whole, value=whole.value - float(self.problem.prior.logdet())))
 
     @undisturbed()
+    @working("effective dimension")
     def effective_dimension(self, samples: int = 32, *, generator: torch.Generator | None = None) -> Estimate:
         """``γ = tr(s G Λ⁻¹) = E[bᵀ Λ⁻¹ b]`` over ``b ~ N(0, s G)``, with its standard error.
 
@@ -205,7 +213,8 @@ class MatrixFreePosterior(SolvedWeights):
         warn_unless(solution, self.solver.cure)
         return Estimate.of((b.double() * solution.value.double()).sum(0))
 
-    def solved_outputs(self, x: Inputs) -> SolvedMoments:
+    @working("predict")
+    def solved_outputs(self, x: InputsLike) -> SolvedMoments:
         """Linearised outputs ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` by a solve against every row of J, with the residuals.
 
         Args:
@@ -230,7 +239,8 @@ class MatrixFreePosterior(SolvedWeights):
         if self.training.data.shared:
             check_alike(True, checksum(inputs), "inputs to be predicted by solves")
         size = max(1, BUDGET // (self.model.width * self.network.layout.size * self.network.like.itemsize))
-        for _, part in chunks(inputs, size):
+        pieces = -(-count(inputs) // size)
+        for _, part in track(chunks(inputs, size), "solves for predictions", pieces, unit="pieces"):
             forward = self.model.forward(part)
             f = forward.outputs
             positions = [

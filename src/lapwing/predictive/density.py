@@ -50,11 +50,9 @@ def log_predictive(
             right = torch.where(targets > 0.5, predictive.probs, 1 - predictive.probs)
             return right.clamp_min(tiny).log().sum(-1).flatten()
         case Regression():
-            variance = predictive.variance
-            return (
-                -0.5
-                * ((targets - predictive.mean).square() / variance + (2 * math.pi * variance).log()).sum(-1).flatten()
-            )
+            variance = predictive.variance.double()
+            squares = (targets.double() - predictive.mean.double()).square()
+            return -0.5 * (squares / variance + (2 * math.pi * variance).log()).sum(-1).flatten()
         case Counts():
             rates = predictive.log_rates.sample(COUNT_DRAWS, generator=generator)
             logs = targets * rates - rates.exp() - torch.lgamma(targets + 1)

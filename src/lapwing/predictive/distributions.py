@@ -14,6 +14,7 @@ from lapwing.ground.errors import NumericalError, check_fraction
 from lapwing.ground.results import Shown
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
+from lapwing.predictive.quantiles import count_quantile
 from lapwing.predictive.wide import Outputs, WideMoments
 
 
@@ -24,7 +25,8 @@ class Classification(Shown):
 
     Args:
         logits: What is known of the logits.
-        probs: Predictive probabilities ``[n, *event, c]``, the uncertainty of the logits averaged out.
+        probs: Predictive probabilities ``[n, *event, c]``, the uncertainty of the logits averaged out; in float32 at
+            least, since those of half precision do not add up to 1.
         stderr: Standard error of ``probs`` where they came from Monte Carlo, same shape.
 
     Example:
@@ -65,7 +67,8 @@ class Classification(Shown):
             generator: Source of randomness; ``None`` draws from PyTorch's global one. The same seed on another batch
                 draws other functions.
         """
-        return torch.softmax(self.logits.sample(k, generator=generator), -1)
+        logits = self.logits.sample(k, generator=generator)
+        return torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
 
 
 @final
@@ -177,8 +180,7 @@ class Regression(Shown):
             ConfigError: If ``level`` is not between 0 and 1.
         """
         check_fraction("level", level, "level=0.95")
-        z = torch.special.ndtri(torch.tensor(0.5 * (1 + level), dtype=torch.float64)).item()
-        half = z * (self.std if noise else self.outputs.std)
+        half = quantile_of_normal(0.5 * (1 + level)) * (self.std if noise else self.outputs.std)
         return self.mean - half, self.mean + half
 
     def sample(
@@ -254,6 +256,43 @@ class Counts(Shown):
         """Standard deviation of the counts, ``[n, *event, c]``."""
         return self.variance.sqrt()
 
+    def interval(
+        self, level: float = 0.95, *, noise: bool = True
+    ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+        """Central interval that holds the count with the given probability, or a little more: counts are whole.
+
+        Its ends are the smallest counts k with P(y ≤ k) of (1 - level)/2 and (1 + level)/2, at least.
+
+        Args:
+            level: Probability, between 0 and 1.
+            noise: Whether of the counts; without it the interval is the rate's.
+
+        Returns:
+            Lower and upper ends, ``[n, *event, c]`` each.
+
+        Raises:
+            ConfigError: If ``level`` is not between 0 and 1.
+
+        Cost:
+            See ``count_quantile``.
+
+        Example:
+            >>> certain = Moments.certain(torch.zeros(1, 1))  # rates of 1
+            >>> low, high = Counts.of(certain).interval(0.95)
+            >>> low.item(), high.item()
+            (0.0, 3.0)
+        """
+        check_fraction("level", level, "level=0.95")
+        tails = (0.5 * (1 - level), 0.5 * (1 + level))
+        if noise:
+            low, high = (count_quantile(self.log_rates, self.mean, self.std, tail) for tail in tails)
+            return low, high
+        if isinstance(self.log_rates, Draws):
+            low, high = (torch.quantile(self.log_rates.values, tail, dim=0).exp() for tail in tails)
+            return low, high
+        half = quantile_of_normal(tails[1]) * self.log_rates.std
+        return (self.log_rates.mean - half).exp(), (self.log_rates.mean + half).exp()
+
     def sample(
         self, k: int, *, noise: bool = True, generator: torch.Generator | None = None
     ) -> Float[Tensor, "k *batch c"]:
@@ -262,6 +301,11 @@ class Counts(Shown):
         if not noise:
             return rates
         return probes.poisson(rates, generator=generator)
+
+
+def quantile_of_normal(probability: float) -> float:
+    """That of a standard normal number."""
+    return torch.special.ndtri(torch.tensor(probability, dtype=torch.float64, device="cpu")).item()
 
 
 def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tensor:

@@ -10,8 +10,9 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked
+from lapwing.ground.data import Inputs, InputsLike, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import (
@@ -26,7 +27,7 @@ from lapwing.predictive.distributions import Classification, Counts, MultiLabel,
 from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
 from lapwing.predictive.outputs import Draws
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
-from lapwing.predictive.wide import Outputs
+from lapwing.predictive.wide import Outputs, at_least_single
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
@@ -116,13 +117,14 @@ def _labels(
     samples: int,
     generator: torch.Generator | None,
 ) -> Classification | MultiLabel:
-    """Classes, or yes-or-no labels: a single logit has no pairs."""
+    """Classes, or yes-or-no labels: a single logit has no pairs. Probabilities are in float32 at least."""
     many = isinstance(likelihood, Bernoulli)
     kind, stderr = MultiLabel if many else Classification, None
-    if isinstance(outputs, Draws):
-        probs, s = likelihood.mean(outputs.values), len(outputs.values)
+    wide = at_least_single(outputs)
+    if isinstance(wide, Draws):
+        probs, s = likelihood.mean(wide.values), len(wide.values)
         return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
-    moments = outputs.marginal()
+    moments = wide.marginal()
     match link, many:
         case "mc", _:
             probs, stderr = monte_carlo(moments, samples, link=likelihood.mean, generator=generator)
@@ -165,9 +167,10 @@ class NetworkPredictor(abc.ABC):
         """The network at its trained weights."""
 
     @undisturbed()
+    @working("predict")
     def outputs(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -187,9 +190,10 @@ class NetworkPredictor(abc.ABC):
             return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
+    @working("predict")
     def predict(
         self,
-        x: Inputs,
+        x: InputsLike,
         link: Link | None = None,
         *,
         joint: bool = False,
@@ -202,8 +206,8 @@ class NetworkPredictor(abc.ABC):
         The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
 
         Args:
-            x: Inputs of n examples, as the network takes them; of ``PerPoint`` and ``Probed`` refits, some of the
-                evaluation points.
+            x: Inputs of n examples, as the network takes them, or an array, a data frame or lists of their numbers;
+                of ``PerPoint`` and ``Probed`` refits, some of the evaluation points.
             link: For classes, how the logits' uncertainty is averaged: ``"qmc"``, ``"pairwise"``, ``"probit"``,
                 ``"bridge"`` or ``"mc"``; ``None`` for the posterior's own, which tuning may choose.
             joint: Whether to return the covariance between the examples too, ``[n, c, n, c]``; of refits, only
@@ -269,7 +273,7 @@ class NetworkPredictor(abc.ABC):
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
 
-    def _inputs(self, x: Inputs) -> Inputs:
+    def _inputs(self, x: InputsLike) -> Inputs:
         self.network.check_unchanged()
         return checked(x, self.network.like)
 

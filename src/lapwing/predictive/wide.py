@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, final
 
 import torch
@@ -122,6 +122,21 @@ class WideMoments(Shown):
 
 Outputs: TypeAlias = Moments | JointMoments | Draws | WideMoments
 """What is known of a network's outputs."""
+
+
+def at_least_single(outputs: Outputs) -> Outputs:
+    """The same outputs in float32, if they are in half precision, in which probabilities do not add up to 1.
+
+    Example:
+        >>> at_least_single(Moments.certain(torch.zeros(1, 2, dtype=torch.bfloat16))).mean.dtype
+        torch.float32
+    """
+    changed = dict[str, Tensor]()
+    for each in fields(outputs):
+        value = getattr(outputs, each.name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            changed[each.name] = value.to(torch.promote_types(value.dtype, torch.float32))
+    return replace(outputs, **changed)
 
 
 def spread(moments: Moments | WideMoments) -> Tensor:

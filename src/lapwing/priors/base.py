@@ -51,7 +51,7 @@ class Prior(abc.ABC):
         Args:
             layout: Names and shapes of the weights.
         """
-        return torch.zeros((), dtype=torch.long).expand(layout.size), 1
+        return torch.zeros((), dtype=torch.long, device="cpu").expand(layout.size), 1
 
     def precisions(self, layout: Layout) -> Float[Tensor, " g"]:
         """Precision of each group, ``[g]`` float64 on the CPU.
@@ -62,7 +62,8 @@ class Prior(abc.ABC):
         Raises:
             ShapeError: If this prior has another number of precisions than the layout has groups.
         """
-        values, groups = torch.as_tensor(self.precision, dtype=torch.float64), self.groups(layout)[1]
+        values = torch.as_tensor(self.precision, dtype=torch.float64, device="cpu")
+        groups = self.groups(layout)[1]
         if values.ndim == 0:
             return values.repeat(groups)
         check_length(values, groups, f"one precision for each of {groups} {self.grouped}")
@@ -159,7 +160,7 @@ class Prior(abc.ABC):
         """
         if vector.shape != (layout.size,):
             raise ShapeError(f"a flat vector [{layout.size}]", f"shape {list(vector.shape)}", "layout.flatten(params)")
-        diagonal = self.diagonal(layout, torch.zeros((), dtype=torch.float64))
+        diagonal = self.diagonal(layout, torch.zeros((), dtype=torch.float64, device="cpu"))
         constant = 0.5 * torch.log(diagonal / (2 * math.pi)).sum()
         return constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()
 

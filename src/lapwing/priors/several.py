@@ -67,8 +67,8 @@ class Layerwise(Prior):
         named = {name: number for number, part in enumerate(self.parts) for name in part}
         numbers = [named.get(name, len(self.parts)) for name in layout.names]
         present = {number: place for place, number in enumerate(sorted(set(numbers)))}
-        index = torch.tensor([present[number] for number in numbers]).repeat_interleave(torch.tensor(layout.sizes))
-        return index, len(present)
+        places = torch.tensor([present[number] for number in numbers], device="cpu")
+        return places.repeat_interleave(torch.tensor(layout.sizes, device="cpu")), len(present)
 
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> Layerwise:
         """The prior with these precisions, one a part; see ``Prior.with_precisions``."""
@@ -105,7 +105,7 @@ class DiagonalPrior(Prior):
 
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Every weight a group of its own; see ``Prior.groups``."""
-        return torch.arange(layout.size), layout.size
+        return torch.arange(layout.size, device="cpu"), layout.size
 
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> DiagonalPrior:
         """The prior with these precisions, one a weight; see ``Prior.with_precisions``."""

@@ -15,6 +15,7 @@ from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
 from lapwing.ground.records import REPAIR
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.store.fits import records
 
 NAMED = 4
@@ -33,13 +34,25 @@ class Shape:
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkFields:
-    """What is kept of a network, but for its class: shapes and dtypes of its parameters, and which are uncertain."""
+    """What is kept of a network, but for its class: its parameters' shapes, which are uncertain, and its output.
+
+    Args:
+        fingerprint: Of all its values.
+        size: Uncertain weights.
+        uncertain: Parameters that hold them.
+        index: Their positions within those; ``None`` for all.
+        parameters: Shape and dtype of each.
+        output: The key or index of its output in what it returns.
+        function: The name of the function that takes its output from what it returns, which no file holds.
+    """
 
     fingerprint: str
     size: int
     uncertain: tuple[str, ...]
     index: Int[Tensor, " d"] | None
     parameters: dict[str, Shape]
+    output: str | int | None
+    function: str | None
 
     def check(self) -> None:
         """Refuse a file that holds something else.
@@ -61,7 +74,12 @@ class NetworkFields:
 def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
     parameters = parameters_of(network.module, network.names)
-    kept = NetworkFields(network.fingerprint(), network.size, network.names, network.index, parameters)
+    picked, function = network.output, None
+    if callable(picked):
+        picked, function = None, getattr(picked, "__qualname__", type(picked).__name__)
+    kept = NetworkFields(
+        network.fingerprint(), network.size, network.names, network.index, parameters, picked, function
+    )
     return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
 
 
@@ -73,18 +91,25 @@ def parameters_of(module: nn.Module, names: Sequence[str]) -> dict[str, Shape]:
     return {name: Shape(tuple(value.shape), str(value.dtype).removeprefix("torch.")) for name, value in known.items()}
 
 
-def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
+def bound(state: Any, tensors: Tensors, module: nn.Module, output: Output = None) -> Network:
     """The network that gave a state, around a module with the same parameters and weights.
+
+    Args:
+        state: The state.
+        tensors: The tensors it speaks of.
+        module: The module.
+        output: The function that takes its output from what it returns, where there was one.
 
     Raises:
         DataError: If it is the state of no network.
-        MismatchError: If a parameter differs in name, shape or dtype, or a parameter or buffer in its values.
+        MismatchError: If the output is another, a parameter differs in name, shape or dtype, or a parameter or buffer
+            in its values.
     """
     device = next((value.device for value in module.parameters()), torch.device("cpu"))
     kept: NetworkFields = records(tensors, device).read(NetworkFields, state, "network")
     kept.check()
     _check_parameters(kept, module, f"{state.get('class', 'network')!s:.40}")
-    network = Network(module, kept.uncertain, kept.index)
+    network = Network(module, kept.uncertain, kept.index, _output(kept, output))
     came = network.fingerprint()
     if came != kept.fingerprint:
         raise MismatchError(
@@ -93,6 +118,28 @@ def bound(state: Any, tensors: Tensors, module: nn.Module) -> Network:
             "loading the checkpoint the posterior was fitted to before lapwing.load",
         )
     return network
+
+
+def _output(kept: NetworkFields, given: Output) -> Output:
+    """The key or index of a file, or the function that was given where the file has but the name of one.
+
+    Raises:
+        MismatchError: If another was given, or none where one is needed.
+    """
+    if kept.function is not None and not callable(given):
+        raise MismatchError(
+            f"the function {kept.function:.40} by which the output was taken from what the network returns: a file "
+            "holds no code",
+            "none" if given is None else f"output={given!r:.40}",
+            "load(path, model, output=function) with that function",
+        )
+    if kept.function is None and given is not None and given != kept.output:
+        raise MismatchError(
+            f"the output the posterior was fitted to, output={kept.output!r:.40}",
+            f"output={given!r:.40}",
+            "load(path, model), which knows it",
+        )
+    return kept.output if kept.function is None else given
 
 
 def _check_parameters(kept: NetworkFields, module: nn.Module, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import astuple, replace
 from typing import Any, TypeAlias
@@ -25,11 +26,19 @@ from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, S
 from lapwing.priors import Prior
 from lapwing.store.fits import named, records
 
+logger = logging.getLogger(__name__)
+
 Saved: TypeAlias = Posterior | HessianFreePosterior
 """What a file may hold."""
 
 KINDS = named(WeightPosterior, FunctionPosterior, NystromPosterior, SampledPosterior, HessianFreePosterior)
 """The same by name."""
+
+LEFT_OUT = (
+    "the training inputs, which a prediction needs, are not in the file: load(path, model, data) takes them again, in "
+    "the order they had at the fit. save(..., training_inputs=True) writes them into the file"
+)
+"""What is said where inputs are left out."""
 
 ABSENT: Json = {"noise_fixed": False, "partial": False, "link": "probit", "temperature": 1.0}
 """What files meant that were written before there were these fields."""
@@ -38,8 +47,13 @@ PARTS = tuple[Fingerprint, ...]
 """The chunks of ``Totals``; there may be many, so that a file has them as rows of one tensor."""
 
 
-def state(posterior: Saved, tensors: Tensors) -> Json:
+def state(posterior: Saved, tensors: Tensors, *, training_inputs: bool = False) -> Json:
     """Everything but the network and the data.
+
+    Args:
+        posterior: The posterior.
+        tensors: Is filled.
+        training_inputs: Whether those are held too, where a prediction needs them.
 
     Raises:
         UnsupportedError: If no file holds it.
@@ -64,6 +78,10 @@ def state(posterior: Saved, tensors: Tensors) -> Json:
             own["curvature"] = plain(posterior.held, "curvature")
         case SampledPosterior():
             posterior = replace(posterior, initial=None, found=posterior.solution, squares=posterior.output_squares)
+        case FunctionPosterior() if not training_inputs:
+            if not posterior.rows.by_features:
+                logger.warning(LEFT_OUT)
+            posterior = posterior.without_inputs()
         case _:
             pass
     return own | records(tensors, given=elsewhere).state(posterior)

@@ -13,14 +13,17 @@ from torch import nn
 from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.posteriors import Posterior
+from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.store.binding import bound, network_state
 from lapwing.store.contents import Saved, posterior_from, state
 from lapwing.store.fits import check_fits
@@ -61,11 +64,14 @@ def read_header(path: str | PathLike[str]) -> Json:
     return POSTERIOR.header(path)
 
 
+@default_device_aside()
+@working("save")
 def save(
     posterior: Saved | ImagePosterior | Kernels,
     path: str | PathLike[str],
     *,
     notes: Mapping[str, str | float | list[str]] | None = None,
+    training_inputs: bool = False,
 ) -> None:
     """Writes a posterior to a file, without its network: save that as you always do.
 
@@ -77,6 +83,8 @@ def save(
         posterior: Any posterior, that over an image or a Gaussian process among them, or functions drawn from one.
         path: The file; one already there is replaced. ``.safetensors`` is the usual ending.
         notes: Words and numbers of your own, such as the names of columns: ``read_header(path)["notes"]``.
+        training_inputs: Whether to write the training inputs into the file too, where predictions need them: for
+            ``Full(view="functions")`` over more than a last layer. Without them ``load`` needs the training data.
 
     Raises:
         ConfigError: If the directory does not exist, or the path is one; if it is no posterior.
@@ -85,8 +93,9 @@ def save(
             lapwing's, or training inputs that are no tensors or plain values.
 
     Cost:
-        The curvature's bytes on disk. A posterior over functions holds its training inputs, and so does its file. One
-        made of draws solves for them if it has not, and holds them and their noise: three numbers a weight and draw.
+        The curvature's bytes on disk. A posterior made of draws solves for them if it has not, and holds them and their
+        noise: three numbers a weight and draw. ``Full(view="functions")`` holds its kernel matrix and roots of the
+        output Hessians; over a last layer also the features of each training input, from which one may guess at it.
         A Gaussian process is solved for if it was not; its data and solutions are held.
 
     Example:
@@ -110,11 +119,14 @@ def save(
         own = process_state(posterior, tensors)
     elif isinstance(posterior, ImagePosterior):
         network = image_network(posterior)
-        network.check_unchanged()
+        network.check_unchanged(whole=True)
         own = {"network": network_state(network, tensors), **image_state(posterior, tensors)}
     else:
-        posterior.network.check_unchanged()
-        own = {"network": network_state(posterior.network, tensors), **state(posterior, tensors)}
+        posterior.network.check_unchanged(whole=True)
+        own = {
+            "network": network_state(posterior.network, tensors),
+            **state(posterior, tensors, training_inputs=training_inputs),
+        }
     own |= {} if notes is None else {"notes": dict(notes)}
     versions = {"lapwing": installed(), "torch": str(torch.__version__)}
     header = {"versions": versions, "posterior": type(posterior).__name__, **own}
@@ -131,18 +143,21 @@ def load(
     model: nn.Module,
     data: Source | None = ...,
     *,
+    output: Output = ...,
     unpack: Unpack | None = ...,
-    progress: bool = ...,
+    progress: bool | None = ...,
 ) -> Saved | ImagePosterior: ...
 
 
+@default_device_aside()
 def load(
     path: str | PathLike[str],
     model: nn.Module | None = None,
     data: Source | None = None,
     *,
+    output: Output = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     device: torch.device | str = "cpu",
 ) -> Saved | ImagePosterior | Kernels:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
@@ -155,8 +170,12 @@ def load(
         model: The network, its weights as they were; left as it is. The posterior is put on its device. ``None`` for a
             Gaussian process, or functions drawn from one.
         data: The training data, as they were given to ``Laplace.fit``; ``None`` where nothing will ask for them.
+            ``Full(view="functions")`` over more than a last layer asks at every prediction, unless they were saved with
+            ``training_inputs=True``, and takes them in the order they had.
+        output: The function by which the output was taken from what the network returns, as given to ``Laplace.fit``: a
+            file holds no code. A key or an index it holds.
         unpack: As given to ``Laplace.fit``.
-        progress: Whether to show a progress bar whenever the data are read.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         device: Where to put a Gaussian process.
 
     Raises:
@@ -164,30 +183,35 @@ def load(
             those the posterior was fitted to; if this torch draws other random features than the one that wrote it.
         FileNotFoundError: If there is none.
         MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint;
-            if there is a network and none is needed, or none and one is.
+            if there is a network and none is needed, or none and one is; if the output is another, or is taken by a
+            function and there is none.
 
     Cost:
         Reading the file, and hashing it and the network; a forward pass over the data. Factorisations but for those
         of ``KFAC`` are computed again when first asked for.
     """
-    header = POSTERIOR.header(path)
-    tensors = POSTERIOR.tensors(file_at(path), header)
-    kind = str(header.get("posterior"))
-    if (model is None) != (kind in KINDS):
-        expected = "no network" if model is not None else "the network it was fitted to"
-        hint = "load(path)" if model is not None else "load(path, model)"
-        raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", "one" if model is not None else "none", hint)
-    if model is None:
-        return process_from(header, tensors, device)
-    network = bound(header.get("network"), tensors, unwrapped(model))
-    if kind == ImagePosterior.__name__:
-        return image_from(header, tensors, network)
-    read = None if data is None else Data(data, network.like, unpack, progress, several())
-    posterior = posterior_from(header, tensors, network, read)
-    check_fits(posterior)
-    if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
-        check_same(posterior.training.model, posterior.totals)
-    return posterior
+    with working("load", progress):
+        header = POSTERIOR.header(path)
+        tensors = POSTERIOR.tensors(file_at(path), header)
+        kind = str(header.get("posterior"))
+        if (model is None) != (kind in KINDS):
+            expected = "no network" if model is not None else "the network it was fitted to"
+            hint = "load(path)" if model is not None else "load(path, model)"
+            got = "one" if model is not None else "none"
+            raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", got, hint)
+        if model is None:
+            return process_from(header, tensors, device)
+        network = bound(header.get("network"), tensors, unwrapped(model), output)
+        if kind == ImagePosterior.__name__:
+            return image_from(header, tensors, network)
+        read = None if data is None else Data(data, network.like, unpack, several())
+        posterior = posterior_from(header, tensors, network, read)
+        check_fits(posterior)
+        if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
+            check_same(posterior.training.model, posterior.totals)
+            if isinstance(posterior, FunctionPosterior):
+                return posterior.with_data()
+        return posterior
 
 
 def installed() -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
+from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
 from lapwing.ground.archive import Tensors
-from lapwing.ground.data import count
 from lapwing.ground.errors import DataError
 from lapwing.ground.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import Survey
@@ -23,9 +24,11 @@ from lapwing.methods import ct, gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
+from lapwing.posteriors.base import Fit
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
-from lapwing.structures import KFAC, Diagonal
+from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
 from lapwing.structures import LowRank as LowRankStructure
+from lapwing.structures.summed import Fits, Refit
 
 AXES = 64
 """Most axes of a tensor."""
@@ -51,6 +54,8 @@ def check_fits(posterior: Posterior | HessianFreePosterior) -> None:
         blocks = len(held.operator.blocks) if isinstance(held.operator, BlockDiagonal) else 0
         if len(held.partition) != blocks or (names and names != set(posterior.network.names)):
             raise DataError(f"parameters of {blocks} blocks", f"{len(held.partition)} groups of others", REPAIR)
+    if isinstance(posterior, FunctionPosterior) and (misfit := posterior.rows.misfit(posterior.model)):
+        raise DataError("training rows of the network", misfit, REPAIR)
     for name, shape, expected in _shapes(posterior, survey):
         if shape != expected:
             raise DataError(f"{name} of shape {list(expected)}", f"{list(shape)}", REPAIR)
@@ -81,10 +86,9 @@ def _shapes(
         case WeightPosterior():
             yield "the curvature", posterior.held.operator.shape, (d, d)
         case FunctionPosterior():
-            rows = posterior.cotangents.shape[0] * count(posterior.inputs)
-            axes = posterior.cotangents.shape[2:]  # in the order of the likelihood, not of the network
+            axes = posterior.rows.cotangents.shape[2:]  # in the order of the likelihood, not of the network
             yield "the cotangents", tuple(sorted(axes)), tuple(sorted(survey.output))
-            groups = posterior.prior.groups(posterior.network.uncertain)[1]
+            groups, rows = posterior.prior.groups(posterior.network.uncertain)[1], len(posterior.rows)
             yield "the kernel", posterior.grams.shape, (groups, rows, rows)
         case NystromPosterior():
             yield "the span", posterior.changes.shape[:1], (d,)
@@ -112,6 +116,9 @@ FAMILIES: Families = {
     gp.Kernel: named(
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
+    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, Noise),
+    Fit: named(Refit),
+    Fits: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,
@@ -119,6 +126,7 @@ FAMILIES: Families = {
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
     Solver: named(AlternatingProjections, CG, Cholesky, PrimalSGD, SDD, SGD),
     Structured: OPERATORS,
+    TrainingRows: named(FeatureRows, InputRows),
 }
 
 AGAIN: dict[Any, Any] = {Dense | None: None, Kronecker | None: None}

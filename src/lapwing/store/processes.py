@@ -34,7 +34,7 @@ KINDS = named(Process, LaplaceProcess, FunctionSamples)
 class FunctionFields:
     """The fields of ``FunctionSamples`` that a process does not have; random features are drawn again."""
 
-    weights: Float[Tensor, "D k"]
+    weights: tuple[Float[Tensor, "_ s"], ...]
     representers: Float[Tensor, "n k"]
     slopes: Float[Tensor, "q k"]
     solution: Solution
@@ -47,7 +47,7 @@ class FunctionFields:
 class Base:
     """What functions stand on."""
 
-    kernel: Kernel
+    kernel: Kernel | tuple[Kernel, ...]
     inputs: Float[Tensor, "n p"]
     mean: Mean
     outputs: int
@@ -93,9 +93,10 @@ def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> 
         Process, header, ""
     )
     base = Base(process.kernel, process.seen.inputs, settings.mean, process.data.outputs)
-    check_dimensions(base.kernel, base.inputs)
+    for kernel in process.kernels:
+        check_dimensions(kernel, base.inputs)
     answers: Solution = read(Solution, header.get("answers"), "answers")
-    width = base.outputs + process.trend(base.inputs[:1]).shape[1]
+    width = base.outputs + len(process.groups) * process.trend(base.inputs[:1]).shape[1]
     _check(answers.value, "answers", (len(base.inputs), width))
     vars(process)["answers"] = answers
     if "functions" in header:
@@ -113,15 +114,20 @@ def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSampl
 
     The weights, which follow the features in the stream of random numbers, tell whether it is the same stream.
     """
-    k, trend = drawn.weights.shape[1], Trend(base.mean)
+    k, trend = drawn.representers.shape[1], Trend(base.mean)
     for name, rows in {"representers": len(base.inputs), "slopes": trend(base.inputs[:1]).shape[1]}.items():
         _check(getattr(drawn, name), f"functions.{name}", (rows, k))
-    if drawn.features > len(drawn.weights):  # each has a weight of its own or several
-        expected = f"at most {len(drawn.weights)} features, as many as have weights"
+    weights = min((len(each) for each in drawn.weights), default=0)
+    if drawn.features > weights:  # each has a weight of its own or several
+        expected = f"at most {weights} features, as many as have weights"
         raise DataError(expected, f"functions.features = {drawn.features}", REPAIR)
     generator = torch.Generator().manual_seed(drawn.seed)
-    prior = PriorFunctions.drawn(base.kernel, base.inputs, k, drawn.features, generator)
-    if prior.weights.shape != drawn.weights.shape or not torch.allclose(prior.weights, drawn.weights):
+    prior = PriorFunctions.drawn(base.kernel, base.inputs.to(drawn.representers), k, drawn.features, generator)
+    same = len(prior.weights) == len(drawn.weights) and all(
+        now.shape == then.shape and torch.allclose(now, then)
+        for now, then in zip(prior.weights, drawn.weights, strict=True)
+    )
+    if not same:
         raise DataError(
             "the random features that the functions were drawn with",
             f"others: torch {torch.__version__} draws other numbers from seed {drawn.seed}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from operator import length_hint
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -15,7 +14,8 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
-from lapwing.ground.data import Inputs, concatenated, count, is_pair
+from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
+from lapwing.ground.data import Inputs, concatenated, count
 from lapwing.ground.errors import (
     NumericalError,
     TooLargeError,
@@ -25,11 +25,13 @@ from lapwing.ground.errors import (
     check_positive,
 )
 from lapwing.ground.ranks import check_alone
+from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
+from lapwing.posteriors.exact import check_rounding
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.summed import KFAC, Diagonal, Task
+from lapwing.structures.summed import DRAWS, EXACT, KFAC, Diagonal, Fits, Task
 
 logger = logging.getLogger(__name__)
 
@@ -38,24 +40,24 @@ View: TypeAlias = Literal["auto", "weights", "functions"]
 FACTORS = 16
 """Bytes an entry of a matrix takes while it is factorised: a copy and its factor, both in float64."""
 
-RATE = 2e10
-"""Multiplications a second of one core in float64, in products and, as 9 m³, in eigendecompositions."""
+AFFORDABLE = 1e11
+"""Operations the full covariance may take where nobody asked for it by name: about 2200 weights or training outputs."""
 
-AFFORDABLE = 5.0
-"""Seconds the full covariance may take where nobody asked for it by name: about 2200 weights, or training outputs."""
+MANY = 1.2e12
+"""Multiplications that backward passes for the outputs may take where nobody asked for them by name."""
 
-SLOW = 60.0
-"""Seconds that backward passes for the outputs may take where nobody asked for them by name."""
+FEW = 8
+"""Outputs for which they are never too many: the sums over the data take as long."""
 
-SUMS, BACKWARD = 20, 3
-"""Forward passes that take as long as the second moments of a layer's inputs, and as those of a cotangent."""
+BACKWARD = 3
+"""Forward passes that a backward pass takes, with the second moments of its gradients."""
 
 
-def seconds(side: int, other: int, groups: int = 1) -> float:
-    """What a view of the full covariance takes by the cost rule, on one core: ``(2 g m² r + 9 m³) / RATE``.
+def flops(side: int, other: int, groups: int = 1) -> float:
+    """What a view of the full covariance takes, in floating-point operations: ``2 g m² r + 9 m³``.
 
-    The first term sums the matrix and then predicts as many outputs as there are in training, the second is its
-    eigendecomposition.
+    The first term sums the matrix, the second is its eigendecomposition (Golub & Van Loan 2013, section 8.3). It is
+    counted and not timed, so that a choice that rests on it is the same on every machine.
 
     Args:
         side: Rows m of its matrix: weights d, or training outputs nc.
@@ -63,15 +65,15 @@ def seconds(side: int, other: int, groups: int = 1) -> float:
         groups: Matrices g that are summed: in the function view one for each precision of the prior.
 
     Example:
-        >>> round(seconds(3051, 927), 1), round(seconds(927, 3051), 1)  # over the weights, over the training outputs
-        (13.6, 0.6)
+        >>> f"{flops(3051, 927):.2g}, {flops(927, 3051):.2g}"  # over the weights, over the training outputs
+        '2.7e+11, 1.2e+10'
     """
-    return (2 * groups * side**2 * other + 9 * side**3) / RATE
+    return 2.0 * groups * side**2 * other + 9.0 * side**3
 
 
 @final
 @dataclass(frozen=True)
-class Full:
+class Full(Fits):
     """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
 
     Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
@@ -80,14 +82,16 @@ class Full:
     Args:
         view: ``"weights"``, ``"functions"``, or ``"auto"`` for the smaller matrix.
         max_bytes: Largest matrix it will make.
-        max_seconds: Longest it may take, by the cost rule of ``seconds``.
+        max_flops: Most operations it may take, counted by ``structures.full.flops``.
 
     Raises:
-        TooLargeError: If the matrix would be larger, or take longer; nothing is computed.
+        TooLargeError: If the matrix would be larger, or take more; nothing is computed.
+        NumericalError: If of d × d nothing but rounding is left where the data leave weights to the prior.
 
     Cost:
-        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once, and a pass over the
-        training data for every prediction.
+        Weights: ``n c d²`` to sum, ``d³`` once. Functions: ``(n c)² d`` or less, ``(n c)³`` once. Of a last layer the
+        posterior keeps the features of the training inputs; of other weights it keeps the training inputs, and every
+        prediction sends them through the network again: a forward pass, and a backward pass for each output.
 
     Example:
         >>> import lapwing as lw
@@ -98,17 +102,17 @@ class Full:
 
     view: View = "auto"
     max_bytes: int = 2**32
-    max_seconds: float = math.inf
+    max_flops: float = math.inf
 
     def __post_init__(self) -> None:
         check_option("view", self.view, get_args(View))
         check_count("max_bytes", self.max_bytes)
-        check_positive("max_seconds", self.max_seconds, "60")
+        check_positive("max_flops", self.max_flops, "1e12")
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
         d = task.model.network.size
-        if self.view == "weights" and self.max_seconds == math.inf:
+        if self.view == "weights" and self.max_flops == math.inf:
             return self._weights(task, 0)
         rows = task.model.data.span[1] * task.model.width
         if self.view == "functions" or (self.view == "auto" and rows < d):
@@ -119,7 +123,9 @@ class Full:
         self._check(task.model.network.size, rows, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact(task, task.curvature.damping)
-        return task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network))
+        check_rounding(posterior)
+        return posterior
 
     def _exact(self, task: Task, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
@@ -141,50 +147,60 @@ class Full:
         check_alone(task.model.data.shared, "the view over the training outputs", "Full(view='weights'), or KFAC()")
         groups = task.prior.groups(task.model.network.uncertain)[1]
         self._check(rows, task.model.network.size, "nc × nc over the training outputs", groups)
-        inputs, cotangents, totals = self._record(task)
-        kernel = TangentKernel(task.model)
+        training, totals = self._record(task)
         layout, device = task.model.network.uncertain, task.model.network.like.device
         group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
         units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
         variances = [(group == g) * units.to(device) for g in range(groups)]
-        grams = kernel.training_grams(inputs, cotangents, variances)
-        return task.posterior(FunctionPosterior, totals, inputs, cotangents, grams)
+        grams = TangentKernel(task.model).training_grams(training, variances)
+        return task.posterior(FunctionPosterior, totals, training, grams)
 
-    def _record(self, task: Task) -> tuple[Inputs, Tensor, Totals]:
-        """Training inputs, the cotangents that make them rows, and sums over the data."""
+    def _record(self, task: Task) -> tuple[TrainingRows, Totals]:
+        """The rows of the training data, and sums over them."""
         data = Fold(task.model, chunk_size(task.model, task.curvature))
-        inputs, cotangents = [], []
+        by_features, options = task.model.survey.head, None
+        inputs, features, cotangents = list[Inputs](), list[Tensor](), list[Tensor]()
         for forward, f, y in data:
             blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
-            inputs.append(forward.inputs)
             cotangents.append(torch.cat(list(blocks)))
-        return concatenated(inputs), torch.cat(cotangents, dim=1), data.totals()
+            if by_features and not features:
+                by_features = hides_inputs(forward)
+            if by_features:
+                features.append(forward.head.a)
+                options = forward.head.options
+            else:
+                inputs.append(forward.inputs)
+        columns = torch.cat(cotangents, dim=1)
+        if by_features:
+            return FeatureRows(columns, torch.cat(features), options), data.totals()
+        return InputRows(columns, concatenated(inputs)), data.totals()
 
     def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:
         hint = "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full("
-        needed, longest = side * side * (groups * 8 + FACTORS), seconds(side, other, groups)
+        needed = side * side * (groups * 8 + FACTORS)
+        operations = flops(side, other, groups)
         if needed > self.max_bytes:
             got = f"{side:,} rows, which need {needed:,} bytes"
             raise TooLargeError(f"a covariance {what} of at most {self.max_bytes:,} bytes", got, f"{hint}max_bytes=)")
-        if longest > self.max_seconds:
-            got = f"{side:,} rows, which take about {longest:.0f}"
-            expected = f"a covariance {what} that takes at most {self.max_seconds:g} seconds"
-            raise TooLargeError(expected, got, f"{hint}max_seconds=)")
+        if operations > self.max_flops:
+            got = f"{side:,} rows, which take {operations:,.0f}"
+            expected = f"a covariance {what} that takes at most {self.max_flops:,.0f} floating-point operations"
+            raise TooLargeError(expected, got, f"{hint}max_flops=)")
 
 
 @final
 @dataclass(frozen=True)
-class Auto:
-    """Picks Full where one of its views takes at most 5 seconds by the cost rule, KFAC beyond; logs what it picked.
+class Auto(Fits):
+    """Picks Full where one of its views takes at most 10¹¹ operations, KFAC beyond; logs what it picked.
 
-    The rule, ``structures.full.seconds``: ``2 m² r + 9 m³`` multiplications for a matrix of m rows beside r of the
-    other kind, 2·10¹⁰ a second. The view over the d weights comes first, since it answers everything: up to about 2200.
-    Where that takes longer, the view over the nc training outputs: few data, many weights. What takes 5 seconds takes
-    at most about 120 MB.
+    The rule, ``structures.full.flops``: ``2 m² r + 9 m³`` for a matrix of m rows beside r of the other kind, seconds of
+    a core. The view over the d weights comes first, since it answers everything: up to about 2200. Where that takes
+    more, the view over the nc training outputs: few data, many weights. Either takes at most about 120 MB.
 
-    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. What that will take
-    is estimated from a forward pass over a few examples before anything starts. Where it is more than a minute, most of
-    it backward passes for the outputs, labels are sampled in place of the exact GGN, see ``MCFisher``.
+    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. Where backward
+    passes for more than 8 outputs would take more than 1.2·10¹² multiplications, minutes of a core, labels are sampled
+    in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
+    same structure everywhere.
 
     Example:
         >>> import torch
@@ -199,6 +215,7 @@ class Auto:
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
+        task = replace(task, structure=picked)
         return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:
@@ -210,7 +227,7 @@ class Auto:
         functions = not data.shared and not isinstance(prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
         for examples in [data.span[1]] if data.shared else map(len, data):
             rows += examples * task.model.width
-            over = {"weights": seconds(d, rows), "functions": seconds(rows, d, groups) if functions else math.inf}
+            over = {"weights": flops(d, rows), "functions": flops(rows, d, groups) if functions else math.inf}
             if min(over.values()) > AFFORDABLE:
                 break
         by_weight = network.index is not None or isinstance(prior, DiagonalPrior | GPrior)
@@ -218,27 +235,34 @@ class Auto:
         if min(over.values()) <= AFFORDABLE:
             picked = Full(view="weights" if over["weights"] <= AFFORDABLE else "functions")
         words = (
-            "Auto picked %s: in full %d weights would take %.2g s, %d training outputs or more %.2g s; it affords %g s"
+            "Auto picked %s: in full %d weights would take %.2g operations, %d training outputs or more %.2g, and it "
+            "affords %.2g"
         )
         logger.info(words, picked, d, over["weights"], rows, over["functions"], AFFORDABLE)
         return picked
 
 
 def sampled(task: Task) -> Task:
-    """The task, with labels sampled where the backward passes of the exact GGN would take too long; says what it takes.
+    """The task, with labels sampled where the backward passes of the exact GGN would be too many; says how many.
 
     Args:
         task: What is to be fitted, layer by layer or weight by weight.
+
+    Cost:
+        A forward pass of one example where there are more than ``FEW`` outputs, to count what it takes.
     """
-    source, first = task.model.data.source, task.model.data.first()
-    batches = len(next(iter(source))) / count(first) if is_pair(source) else max(1, length_hint(source))
-    forward = task.model.seconds(first) * batches
-    outputs = 0 if task.model.survey.head or not isinstance(task.curvature, GGN) else task.model.width
-    passes, one = (forward * (SUMS + BACKWARD * cotangents) for cotangents in (outputs, 1))
-    if passes <= SLOW or passes < 2 * one:
-        logger.info("the sums over the data will take about %.2g s", passes)
+    model = task.model
+    passes = model.width if model.width <= EXACT else DRAWS
+    if model.survey.head or not isinstance(task.curvature, GGN) or passes <= FEW:
         return task
-    words = "the exact GGN would take about %.0f s: sampled labels take %.0f s. curvature=MCFisher(16) is closer to it"
-    logger.warning(words, passes, one)
+    first = model.data.first()
+    operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
+    if operations <= MANY:
+        return task
+    words = (
+        "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "
+        "takes one. structure=KFAC() is exact, curvature=MCFisher(16) closer to it"
+    )
+    logger.warning(words, operations, passes)
     generator = task.generator or torch.Generator().manual_seed(0)
     return replace(task, curvature=MCFisher(), generator=generator)

@@ -19,7 +19,7 @@ from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.structures.summed import Task, check_products
+from lapwing.structures.summed import Fits, Task, check_products
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ FIRST = 16
 
 @final
 @dataclass(frozen=True)
-class LowRank(CurvatureRecipe):
+class LowRank(CurvatureRecipe, Fits):
     """``Λ = U diag(λ) Uᵀ + A``: the top eigenpairs of the curvature G, and the exact prior in the complement.
 
     What is left out takes away at most ``tr((G - U diag(λ) Uᵀ) A⁻¹)`` of the effective dimension

@@ -18,7 +18,7 @@ from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, span
 from lapwing.structures.ella.sampling import Reservoir, fill
 from lapwing.structures.ella.stopping import EarlyStopping, Sums, Watch
-from lapwing.structures.summed import Task, check_products
+from lapwing.structures.summed import Fits, Task, check_products
 
 CHECKED = 64
 """Training examples at which the error of the features is measured."""
@@ -26,7 +26,7 @@ CHECKED = 64
 
 @final
 @dataclass(frozen=True)
-class Nystrom:
+class Nystrom(Fits):
     """ELLA: the posterior inside the span of K directions, which M training gradients choose (Deng et al. 2022).
 
     The rows ``J̃`` of M landmarks, pairs of a training input and an output, have the Gram matrix ``J̃ A⁻¹ J̃ᵀ``; its K

@@ -18,8 +18,9 @@ from lapwing.curvature.sums import DiagonalSum
 from lapwing.ground.data import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
-from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.survey import probe, surveyed
+from lapwing.jacobian.network.network import Network, differentiable
+from lapwing.jacobian.network.output import Output
+from lapwing.jacobian.survey import examples_apart, probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 
@@ -46,9 +47,11 @@ class All:
         All()
     """
 
-    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
         """The network with these weights uncertain."""
-        return Network.of(module)
+        return Network.of(module, output)
 
 
 @final
@@ -75,17 +78,20 @@ class LastLayer:
 
     name: str | None = None
 
-    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
         """The network with these weights uncertain."""
         known = own_names(module)
         if self.name is None:
-            names = last_layer(Network(module, tuple(dict.fromkeys(known.values()))), data)
-            return next(untied(module, names, known, data), Network(module, names))
+            whole = Network(module, tuple(dict.fromkeys(known.values())), output=output)
+            head = whole.with_uncertain(last_layer(whole, data))
+            return next(untied(head, known, data), head)
         names = tuple(name for name in known if name.rpartition(".")[0] == self.name)
         if not names:
             owners = sorted({name.rpartition(".")[0] for name in known})
             raise ConfigError("the name of a module with parameters", repr(self.name), f"one of {owners}")
-        return Network(module, names)
+        return Network(module, names, output=output)
 
 
 @final
@@ -113,7 +119,9 @@ class Names:
         if isinstance(self.patterns, str):
             object.__setattr__(self, "patterns", (self.patterns,))
 
-    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
         """The network with these weights uncertain."""
         known = own_names(module)
         matching = {own for name, own in known.items() if any(fnmatch.fnmatchcase(name, p) for p in self.patterns)}
@@ -124,10 +132,11 @@ class Names:
                 f"{self.patterns}",
                 f"names such as {list(known)[:5]}",
             )
+        network = Network(module, names, output=output)
         params = dict(module.named_parameters())
         if all(params[name].requires_grad for name in names):
-            return Network(module, names)
-        used = reached(Network(module, names), data)
+            return network
+        used = reached(network, data)
         idle = [name for name in names if name not in used and not params[name].requires_grad]
         if idle:
             logger.info("left out, frozen and without a part in the outputs: %s", ", ".join(idle))
@@ -135,7 +144,7 @@ class Names:
             raise ConfigError(
                 "parameters that the outputs depend on", f"{idle[:5]}, which have no part in them", "other patterns"
             )
-        return Network(module, tuple(name for name in names if name not in idle))
+        return network.with_uncertain(tuple(name for name in names if name not in idle))
 
 
 @final
@@ -169,9 +178,11 @@ class Subnetwork:
         check_count("count", self.count)
         check_count("seed", self.seed, 0)
 
-    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
         """The network with these weights uncertain."""
-        network = Network.of(module)
+        network = Network.of(module, output)
         if self.count > network.size:
             raise ConfigError(f"a count from 1 to {network.size} weights", f"{self.count}", "All() for all of them")
         if self.by == "random":
@@ -214,9 +225,11 @@ class Mask:
     def __post_init__(self) -> None:
         check_kind("mask", self.mask, (Tensor,), "torch.tensor([True, False, ...])")
 
-    def choose(self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior) -> Network:
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
         """The network with these weights uncertain."""
-        network = Network.of(module)
+        network = Network.of(module, output)
         if self.mask.shape != (network.size,) or self.mask.dtype != torch.bool:
             raise ShapeError(
                 f"a boolean mask [{network.size}]",
@@ -237,11 +250,13 @@ def masked(network: Network, mask: Bool[Tensor, " d"]) -> Network:
         ConfigError: If there are none.
     """
     kept = {name: mask[place] for name, place in network.layout.slices.items() if bool(mask[place].any())}
-    return Network(network.module, tuple(kept), torch.cat([mask[:0], *kept.values()]).nonzero().squeeze(1))
+    return network.with_uncertain(tuple(kept), torch.cat([mask[:0], *kept.values()]).nonzero().squeeze(1))
 
 
 def own_names(module: nn.Module) -> dict[str, str]:
     """Every name of every parameter, with the first of its names, by which it goes: tied weights have several.
+
+    Whole numbers, such as weights in 8 bits, are left out: they have no derivative.
 
     Example:
         >>> pair = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
@@ -250,14 +265,15 @@ def own_names(module: nn.Module) -> dict[str, str]:
         {'0.weight': '0.weight', '1.weight': '0.weight'}
     """
     first = {id(value): name for name, value in module.named_parameters()}
-    return {name: first[id(value)] for name, value in module.named_parameters(remove_duplicate=False)}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[id(value)] for name, value in every if differentiable(value)}
 
 
-def untied(module: nn.Module, names: tuple[str, ...], known: dict[str, str], data: Data) -> Iterator[Network]:
+def untied(head: Network, known: dict[str, str], data: Data) -> Iterator[Network]:
     """The network with the parameters of its last layer uncertain by a name that they have nowhere else."""
     for name, own in known.items():
-        if name != own and own in names:
-            network = Network(module, tuple(name if each == own else each for each in names))
+        if name != own and own in head.names:
+            network = head.with_uncertain(tuple(name if each == own else each for each in head.names))
             with suppress(ConfigError):
                 last_layer(network, data)
                 yield network
@@ -277,7 +293,9 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     Raises:
         ConfigError: If there is none.
     """
-    outputs, calls = captured(network, probe(data.first(), 2), leaves(network))
+    inputs = data.first()
+    with examples_apart(network, inputs):
+        outputs, calls = captured(network, probe(inputs, 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
     moves = {*MOVES, *WRITES, *PAIRED} - {
         "Add",

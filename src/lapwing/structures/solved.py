@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import final
 
 import torch
@@ -13,14 +12,13 @@ from lapwing.ground.errors import check_count, check_kind
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
-from lapwing.structures.full import SLOW
 from lapwing.structures.lowrank import LowRank
-from lapwing.structures.summed import Task, check_products
+from lapwing.structures.summed import Fits, Task, check_products
 
 logger = logging.getLogger(__name__)
 
-PRODUCT, STEPS, OVERSAMPLED = 4, 50, 10
-"""Forward passes a column of a product takes, products a draw may take to be solved for, columns beyond the rank."""
+OVERSAMPLED = 10
+"""Columns of a preconditioner beyond its rank."""
 
 MUCH = 2**32
 """Bytes that draws may take without a word (4 GiB)."""
@@ -28,7 +26,7 @@ MUCH = 2**32
 
 @final
 @dataclass(frozen=True)
-class MatrixFree:
+class MatrixFree(Fits):
     """The full covariance by products with Λ = G + A alone: no structure is imposed, nothing is d × d.
 
     A variance is a solve against a Jacobian row, a draw a solve against noise, the log determinant an ``Estimate``.
@@ -69,7 +67,7 @@ class MatrixFree:
 
 @final
 @dataclass(frozen=True)
-class Sampled:
+class Sampled(Fits):
     """The full covariance by draws ``ζ = Λ⁻¹ (√s R ε₁ + A^½ ε₂)``, solved for once (Antorán 2024, chapter 6).
 
     No structure is imposed and nothing is d × d. After one block solve, predictions are products of the Jacobian with
@@ -114,30 +112,27 @@ class Sampled:
         """The posterior of a task in this structure."""
         check_products(task)
         none = task.model.network.weights.new_empty(task.model.network.size, 0)
-        start = perf_counter()
         totals = task.totals()
-        forewarn(task, self.solver, self.samples, perf_counter() - start)
+        forewarn(task, self.solver, self.samples)
         posterior = task.posterior(SampledPosterior, totals, self.solver, Perturbation(none, none))
         generator = torch.Generator().manual_seed(self.seed)
         return posterior.resampled(self.samples, max_bytes=self.max_bytes, generator=generator)
 
 
-def forewarn(task: Task, solver: Solver, draws: int, forward: float) -> None:
-    """Say what draws will take, in seconds and bytes, where that is much, before any is solved for.
+def forewarn(task: Task, solver: Solver, draws: int) -> None:
+    """Say what memory draws will take where that is much, before any is solved for.
 
     Args:
         task: What is to be fitted.
         solver: Solves for them.
         draws: How many.
-        forward: Seconds of a forward pass over the data.
     """
     recipe, d = getattr(solver, "preconditioner", None), task.model.network.size
-    rank = recipe.rank + OVERSAMPLED if isinstance(recipe, LowRank) else 0
-    columns = 3 * rank + draws * STEPS
-    seconds, needed = forward * PRODUCT * columns, d * (16 * rank + (3 * task.model.network.like.itemsize + 64) * draws)
-    if seconds > SLOW or needed > MUCH:
+    rank = min(recipe.rank + OVERSAMPLED, d) if isinstance(recipe, LowRank) else 0
+    needed = d * (16 * rank + (3 * task.model.network.like.itemsize + 64) * draws)
+    if needed > MUCH:
         words = (
-            "%d draws of %s weights will take about %.0f s and %s MiB: %d columns times the curvature, of which %d for "
-            "the preconditioner. KFAC() takes one pass over the data; CG(preconditioner=KFAC()) fewer bytes"
+            "%d draws of %s weights will take about %s MiB, of which the preconditioner takes %s. KFAC() takes one "
+            "pass over the data; CG(preconditioner=KFAC()) fewer bytes"
         )
-        logger.warning(words, draws, f"{d:,}", seconds, f"{needed >> 20:,}", columns, 3 * rank)
+        logger.warning(words, draws, f"{d:,}", f"{needed >> 20:,}", f"{16 * rank * d >> 20:,}")

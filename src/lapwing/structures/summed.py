@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,15 +34,51 @@ DRAWS = 64
 """Of those an example, each of all its outputs together."""
 
 
+class Fits(abc.ABC):
+    """A structure; ``structures.Structure`` lists them."""
+
+    @abc.abstractmethod
+    def fit(self, task: Task) -> Posterior:
+        """The posterior of a task in this structure."""
+
+
+@final
+@dataclass(frozen=True)
+class Refit:
+    """How a posterior was fitted; see ``posteriors.base.Fit``.
+
+    Args:
+        structure: The structure, the one that was picked in place of ``Auto``.
+        curvature: Which matrix.
+    """
+
+    structure: Fits
+    curvature: Curvature
+
+    def again(self, model: Model, prior: Prior) -> Posterior:
+        """The posterior of a model under a prior; draws of a curvature are the same at every call."""
+        generator = torch.Generator(model.network.like.device).manual_seed(model.data.span[0])
+        return self.structure.fit(Task(model, prior, self.curvature, generator, self.structure))
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Everything a structure needs to compute a posterior."""
+    """Everything a structure needs to compute a posterior.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        prior: p(θ).
+        curvature: Which matrix.
+        generator: Source of randomness of the curvature.
+        structure: The structure that computes it, where the posterior is to know how it was fitted.
+    """
 
     model: Model
     prior: Prior
     curvature: Curvature
     generator: torch.Generator | None
+    structure: Fits | None = None
 
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
@@ -70,7 +107,8 @@ class Task:
     def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any, partial: bool = False) -> P:
         """A posterior of this kind, with what it alone holds."""
         fixed = isinstance(self.curvature, EmpiricalFisher)
-        given = {"likelihood": self.model.likelihood, "noise_fixed": fixed, "partial": partial}
+        fitted_by = None if self.structure is None else Refit(self.structure, self.curvature)
+        given = {"likelihood": self.model.likelihood, "noise_fixed": fixed, "partial": partial, "fitted_by": fitted_by}
         return kind(self.model, self.prior, totals, *own, **given)
 
 
@@ -105,7 +143,7 @@ def scaled(task: Task) -> Task:
 
 @final
 @dataclass(frozen=True)
-class Diagonal(CurvatureRecipe):
+class Diagonal(CurvatureRecipe, Fits):
     """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
 
     Cost:
@@ -130,7 +168,7 @@ class Diagonal(CurvatureRecipe):
 
 @final
 @dataclass(frozen=True)
-class KFAC(CurvatureRecipe):
+class KFAC(CurvatureRecipe, Fits):
     """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
 
     G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3).
@@ -173,7 +211,7 @@ class KFAC(CurvatureRecipe):
         network, curved = task.model.network, [layer for layer in task.model.survey.layers if layer.kind not in NORMS]
         joint = [layer.names for layer in curved]
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
-        total = KroneckerSum(network, self.sharing, self.bias, self.rank, task.model.data.progress)
+        total = KroneckerSum(network, self.sharing, self.bias, self.rank)
         posterior = task.affordable().summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConvergenceWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, finite_evidence, warn
 from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.tuning.choices import BOUNDS
 
@@ -50,7 +50,8 @@ def height_at(
 ) -> Height:
     """Where a climb has come to, the parts of its effective dimension at hand."""
     with torch.no_grad():
-        return Height(precisions, scale, float(evidence.log_marginal(precisions, scale)), float(gamma.sum()))
+        value = float(evidence.log_marginal(precisions, scale))
+    return Height(precisions, scale, value, float(gamma.sum()))
 
 
 def climb(
@@ -65,9 +66,14 @@ def climb(
         noisy: Whether the noise may change.
         steps: Most steps.
 
+    Raises:
+        NumericalError: If the evidence is not finite where it starts.
+
     Warns:
         ConvergenceWarning: If they were too few.
     """
+    with torch.no_grad():
+        finite_evidence(float(evidence.log_marginal(precisions, scale)))
     if isinstance(evidence.complexity, Spectrum) and evidence.shift is None:
         return newton(evidence, evidence.complexity, precisions, scale, noisy, steps)
     return quasi_newton(evidence, precisions, scale, noisy, steps)
@@ -167,8 +173,9 @@ def quasi_newton(evidence: LogEvidence, precisions: Tensor, scale: Tensor, noisy
             (gradient,) = torch.autograd.grad(value, logs)
         alpha, s = alpha.detach(), s.detach()
         gamma = 2 * gradient[:groups] + alpha * evidence.fit(alpha, s)[1]
-        points.append(Height(alpha, s, value.item(), float(gamma.sum())))
-        return -value.item(), -gradient.cpu().numpy()
+        height = finite_evidence(value.item())
+        points.append(Height(alpha, s, height, float(gamma.sum())))
+        return -height, -gradient.cpu().numpy()
 
     limits = [(math.log(BOUNDS[0]), math.log(BOUNDS[1]))] * len(start)
     options = {"maxiter": steps, "ftol": 1e-15, "gtol": 1e-9}

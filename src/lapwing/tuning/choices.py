@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast, get_args
 
@@ -182,14 +183,15 @@ def measured(posterior: Posterior, precisions: Tensor, scale: Tensor) -> Step:
     with torch.no_grad():
         log_marginal = float(posterior.evidence.log_marginal(precisions, scale))
     gamma = float(posterior.evidence.effective_dimensions(precisions, scale).sum())
-    return step_of(posterior, log_marginal, precisions, scale, gamma)
+    known = log_marginal if math.isfinite(log_marginal) else None
+    return step_of(posterior, known, precisions, scale, gamma)
 
 
 def step_of(
     posterior: Posterior | Solved, log_marginal: float | None, precisions: Tensor, scale: Tensor, gamma: float | None
 ) -> Step:
     """One step of a trace, its numbers at hand."""
-    noise = posterior.fitted.scaled(float(scale)).noise
+    noise = posterior.fitted.scaled(float(scale)).noise_precision
     return Step(log_marginal, tuple(precisions.tolist()), noise, gamma)
 
 

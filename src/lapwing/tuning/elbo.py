@@ -11,10 +11,10 @@ from typing import final, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Inputs, Source, Unpack
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, warn
+from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
+from lapwing.ground.progress import Bar
 from lapwing.linear.preconditioners import balanced
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
@@ -110,12 +110,12 @@ class ELBO:
         check_count("seed", self.seed, 0)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of largest bound.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             MismatchError: If the data are not those of the fit.
@@ -125,17 +125,42 @@ class ELBO:
             ConvergenceWarning: If the bound still grew after ``steps`` precisions, or the last mode was not found.
         """
         posterior = with_data(posterior, self.data, self.unpack)
-        target = natural_target(posterior) if self.target is None else self.target
         if posterior.fitted.noise is not None:
-            method = EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
-            return method.tune(posterior, progress)
+            return self._em.tune(posterior, progress)
+        target = natural_target(posterior) if self.target is None else self.target
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
-        with tqdm(desc="ELBO", total=self.steps, disable=not progress, unit="precision", leave=False) as bar:
+        with Bar("ELBO", most=self.steps, unit="precisions", progress=progress) as bar:
             way = Climb(expectation, self.examples, self.seed, bar)
-            best = way.up(self.steps)
+            try:
+                best = way.up(self.steps)
+            except KeyboardInterrupt:
+                if way.best is None:
+                    raise
+                best = way.best
+                said = f"interrupted after {len(way.trace)} precisions: the best of them is taken"
+                warn(said, ConvergenceWarning)
         warn_unless_found(best.found.mode, expectation.solver_used)
         there, trace = best.found.state, (*way.trace, best.step(posterior))
         return ended(posterior, there.precisions, posterior.scale, trace, there.draws, noisy=False)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return True
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """See ``EM.own_noises``."""
+        return self._em.own_noises(posterior)
+
+    def for_prior(self) -> EM:
+        """What takes its place for Gaussian noise, for the prior alone."""
+        return self._em.for_prior()
+
+    @property
+    def _em(self) -> EM:
+        """What takes its place for Gaussian noise, with the target that is natural there."""
+        target = self.target or "affine"
+        return EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
 
 
 @final
@@ -178,7 +203,7 @@ class Climb:
     expectation: Expectation[Posterior]
     examples: int
     seed: int
-    bar: tqdm
+    bar: Bar
     best: Bounded | None = None
     bounds: dict[float, float] = field(default_factory=dict)
     trace: list[Step] = field(default_factory=list)
@@ -220,9 +245,10 @@ class Climb:
         state = self._start if near is None else near.found.state
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
         found = self.expectation.at(replace(state, precisions=precisions))
+        self.bar.check()
         charge = self._charge(found, log_factor, near)
         complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
-        bound = -found.mode.nll - self._excess(found) - complexity
+        bound = finite_evidence(-found.mode.nll - self._excess(found) - complexity, "lower bound on the log evidence")
         logger.debug("ELBO %.6g at %s, complexity %.4g", bound, precisions, complexity)
         there = Bounded(log_factor, bound, charge, found)
         if self.best is None or bound > self.best.bound:

@@ -7,17 +7,25 @@ import math
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from os import PathLike
-from typing import Any, final, get_args
+from typing import Any, cast, final, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.archive import Archive
 from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.data import Source, Unpack
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, check_positive, warn
+from lapwing.ground.errors import (
+    ConvergenceWarning,
+    check_count,
+    check_kind,
+    check_option,
+    check_positive,
+    finite_evidence,
+    warn,
+)
+from lapwing.ground.progress import Bar
 from lapwing.ground.ranks import check_alike, once
 from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
@@ -29,6 +37,7 @@ from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.solved import warn_unless
 from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, State, warn_unless_found, with_data
+from lapwing.tuning.noise import output_sums, own_noises
 from lapwing.tuning.solved import Solved
 
 logger = logging.getLogger(__name__)
@@ -73,7 +82,8 @@ class EM:
             ``samples=16`` and ``512`` may end a third apart.
         steps: Most steps.
         tolerance: See above.
-        noise: Whether to choose the noise of a Gaussian likelihood too; precisions stay between 1e-10 and 1e12.
+        noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one;
+            precisions stay between 1e-10 and 1e12 times those of before.
         target: Tangent model: ``"affine"``, or ``"simplified"`` without the offset.
         solver: Finds the modes and the draws; ``None`` for the posterior's own, or ``CG`` with its curvature.
         data: The training data, for a posterior from a file.
@@ -86,7 +96,8 @@ class EM:
 
     Cost:
         A step: a mode, and by draws a block solve with one product more. Memory: by draws ``4 d samples`` numbers and
-        the solver's.
+        the solver's. A noise for each of several outputs: all steps again, a fit and a pass over the training data,
+        about four times; a checkpoint is of the first.
 
     Example:
         >>> import lapwing as lw
@@ -119,12 +130,12 @@ class EM:
         check_positive("tolerance", self.tolerance)
         check_kind("solver=", self.solver, (Solver, type(None)), "CG() or SGD()")
 
-    def tune(self, posterior: Q, progress: bool) -> Q:
+    def tune(self, posterior: Q, progress: bool | None) -> Q:
         """The posterior at the fixed point.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show progress bars.
+            progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are not those of the fit.
@@ -139,8 +150,7 @@ class EM:
             posterior = with_data(posterior, self.data, self.unpack)
         training = posterior.training
         like = training.weights
-        rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
-        expectation = Expectation(posterior, self.target, self.solver, self.samples, self.estimator, rtol, self.seed)
+        expectation = self._expectation(posterior)
         file = (
             None
             if self.checkpoint is None
@@ -156,30 +166,77 @@ class EM:
         precisions, scale = state.measured[:-1], state.measured[-1]
         return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return self.noise
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """The maximisation for the noise precision of each output: equation 6.11 with the share that it has in γ.
+
+        Args:
+            posterior: The posterior at whose prior and noise it is asked for.
+
+        Cost:
+            An expectation, and a forward pass over the training data with a product with J.
+        """
+        expectation = self._expectation(posterior)
+        found = expectation.at(expectation.first())
+        draws = found.state.draws
+        if draws is not None:
+            draws = expectation.prior(found.state).inverse_root() @ draws
+        sums = output_sums(posterior, weights=found.mode.weights, target=self.target, draws=draws)
+        return sums.noises(cast(Tensor, own_noises(posterior)), found.gamma)
+
+    def for_prior(self) -> EM:
+        """The same for the prior alone, without the checkpoint, which is that of one curvature."""
+        return replace(self, noise=False, checkpoint=None, data=None)
+
+    def _expectation(self, posterior: Q) -> Expectation[Q]:
+        """What says how the data are at some prior and noise."""
+        like = posterior.training.weights
+        rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
+        return Expectation(posterior, self.target, self.solver, self.samples, self.estimator, rtol, self.seed)
+
     def _run(
-        self, expectation: Expectation[Any], state: State, noisy: bool, file: Checkpoint[State] | None, progress: bool
+        self,
+        expectation: Expectation[Any],
+        state: State,
+        noisy: bool,
+        file: Checkpoint[State] | None,
+        progress: bool | None,
     ) -> State:
         """Go on from a state to the end."""
         expectation.prepare()
-        found = None
-        with tqdm(desc="EM", total=self.steps + 1, disable=not progress, unit="step", leave=False) as bar:
-            bar.update(len(state.trace))
-            while not state.settled and len(state.trace) <= self.steps:
-                accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
-                found = expectation.at(state, progress, accuracy)
-                state, left = self._maximised(expectation.posterior, found, noisy)
-                if state.settled and accuracy > expectation.rtol:
-                    found = expectation.at(found.state, progress)
-                    state, left = self._maximised(expectation.posterior, found, noisy)
-                if file:
-                    once(expectation.tangent.training.data.shared, partial(file.write, state))
-                bar.update()
-                precision = state.trace[-1].prior_precision[0]
-                bar.set_postfix_str(f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
-                logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        found: Expected | None = None
+        interrupted = False
+        bar = Bar("EM", most=self.steps + 1, done=len(state.trace), progress=progress)
+        try:
+            with bar:
+                while not state.settled and len(state.trace) <= self.steps:
+                    accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
+                    here = expectation.at(state, progress, accuracy)
+                    bar.check()
+                    after, left = self._maximised(expectation.posterior, here, noisy)
+                    if after.settled and accuracy > expectation.rtol:
+                        here = expectation.at(here.state, progress)
+                        bar.check()
+                        after, left = self._maximised(expectation.posterior, here, noisy)
+                    found, state = here, after
+                    if file:
+                        once(expectation.tangent.training.data.shared, partial(file.write, state))
+                    precision = state.trace[-1].prior_precision[0]
+                    bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
+                    logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+        except KeyboardInterrupt:
+            if state.measured is None:
+                raise
+            interrupted = True
+            said = f"EM: interrupted after {len(state.trace) - 1} steps: these choices are the last"
+            warn(said, ConvergenceWarning)
         if found is not None:
             self._warn(expectation, found, len(state.trace))
-        if not state.settled and state.moves is not None:
+        if not state.settled and not interrupted and state.moves is not None:
             warn(
                 f"expectation maximisation ended after {len(state.trace) - 1} steps, the last of which would move a "
                 f"log precision by {last_move(state):.1e}. Try a larger steps=, or a prior with fewer precisions",
@@ -192,7 +249,7 @@ class EM:
         state, misfit, log_marginal = found.state, found.state.scale.new_tensor(found.mode.misfit), None
         if found.evidence is not None:
             with torch.no_grad():
-                log_marginal = float(found.evidence.log_marginal(state.precisions, state.scale))
+                log_marginal = finite_evidence(float(found.evidence.log_marginal(state.precisions, state.scale)))
         gamma, observations = found.dimensions.groups, posterior.totals.observations
         precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, observations, noisy)
         moves = moves_of(found, precisions, scale, noisy)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, final, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, cast, final, get_args
 
 import torch
-from tqdm.auto import tqdm
+from jaxtyping import Float
+from torch import Tensor
 
-from lapwing.ground.errors import check_option
+from lapwing.ground.errors import ConvergenceWarning, check_option, finite_evidence, warn
+from lapwing.ground.progress import track
 from lapwing.posteriors import Posterior
 from lapwing.tuning.ascent import Height, climb, height_at, warn_of_steps
 from lapwing.tuning.choices import BOUNDS, At, P, ended, evidence_at, fixed_point, step_of, tunes_noise
+from lapwing.tuning.noise import output_sums, own_noises
 
 Noise: TypeAlias = Literal[True, False, "residuals"]
 """Whether, and by what, the noise of a Gaussian likelihood is chosen."""
@@ -24,9 +27,10 @@ class EvidenceGradient:
     """Maximises the log evidence over log precisions, where it is concave (MacKay 1992; Immer et al. 2021, section 3).
 
     Args:
-        noise: How to choose the noise of a Gaussian likelihood, one factor for all outputs: ``True`` with the prior, by
-            the evidence; ``"residuals"`` by the likelihood of the training data at the trained weights,
-            ``s = N / misfit``, for curvatures that count more directions than the data determined; ``False`` not.
+        noise: How to choose the noise of a Gaussian likelihood, that of each output unless they share one: ``True``
+            with the prior, by the evidence; ``"residuals"`` by the likelihood of the training data at the trained
+            weights, ``ρ = N / Σ (y - f)²``, for curvatures that count more directions than the data determined;
+            ``False`` not.
         at: ``"weights"`` takes the evidence at the trained weights; ``"mode"`` at the mode of the linear model, which
             moves with the hyper-parameters: exact for Gaussian likelihoods only.
         steps: Most steps.
@@ -34,6 +38,8 @@ class EvidenceGradient:
     Cost:
         No data. An eigendecomposition once; then a handful of Newton steps, each a few passes over the eigenvalues.
         Several precisions with ``Full``, and ``at="mode"``: L-BFGS, a Cholesky factorisation or a solve an evaluation.
+        A noise for each of several outputs: the same again, a fit and a prediction of the training data, about four
+        times; with ``"residuals"`` once, and no prediction.
 
     Example:
         >>> import torch
@@ -51,7 +57,7 @@ class EvidenceGradient:
     def __post_init__(self) -> None:
         check_option("noise", self.noise, get_args(Noise))
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of largest evidence.
 
         Raises:
@@ -70,6 +76,29 @@ class EvidenceGradient:
         points = climb(evidence, posterior.prior_precisions, scale, noisy=joint, steps=self.steps)
         return last_of(points, posterior, "evidence", chooses, progress)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return self.noise is not False
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """MacKay's step for the noise precision of each output, at which the evidence is stationary, or by residuals.
+
+        Args:
+            posterior: The posterior at whose prior and noise it is asked for.
+
+        Cost:
+            A prediction of the training data; by residuals a forward pass.
+        """
+        if self.noise == "residuals":
+            sums = output_sums(posterior, variances=False)
+            return sums.noises(sums.squares, None)
+        return noises_by_evidence(posterior, self.at)
+
+    def for_prior(self) -> EvidenceGradient:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
+
 
 @final
 @dataclass(frozen=True)
@@ -80,7 +109,7 @@ class MacKay:
     observations that step in ρ overshoots; the step of expectation maximisation takes its place.
 
     Args:
-        noise: Whether to choose the noise of a Gaussian likelihood too.
+        noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
         at: As in ``EvidenceGradient``.
         steps: Most steps.
         tolerance: Stops when no precision changes by more, relatively.
@@ -101,7 +130,7 @@ class MacKay:
     steps: int = 500
     tolerance: float = 1e-9
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior at the fixed point.
 
         Raises:
@@ -112,6 +141,19 @@ class MacKay:
         """
         noisy = tunes_noise(posterior, self.noise)
         return last_of(self._points(posterior, noisy), posterior, "MacKay", noisy, progress)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return self.noise
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """MacKay's step for the noise precision of each output; see ``EvidenceGradient.own_noises``."""
+        return noises_by_evidence(posterior, self.at)
+
+    def for_prior(self) -> MacKay:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
 
     def _points(self, posterior: Posterior, noisy: bool) -> Iterator[Height]:
         evidence = evidence_at(posterior, self.at)
@@ -130,7 +172,22 @@ class MacKay:
         warn_of_steps(self.steps)
 
 
-def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool) -> P:
+def noises_by_evidence(posterior: Posterior, at: At) -> Float[Tensor, " c"]:
+    """MacKay's step for the noise precision of each output, where the evidence is taken at the weights or the mode.
+
+    Args:
+        posterior: The posterior.
+        at: Where.
+    """
+    evidence = evidence_at(posterior, at)
+    precisions, scale = posterior.prior_precisions, posterior.scale
+    moved = None if evidence.shift is None else evidence.shift.weights + evidence.shift.step(precisions, scale)
+    gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+    sums = output_sums(posterior, weights=moved)
+    return sums.noises(cast(Tensor, own_noises(posterior)), gamma)
+
+
+def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, progress: bool | None) -> P:
     """The posterior at the last of some points, all of them in its trace.
 
     Args:
@@ -138,11 +195,21 @@ def last_of(points: Iterator[Height], posterior: P, name: str, noisy: bool, prog
         posterior: The posterior before.
         name: Of the progress bar.
         noisy: Whether the noise was chosen.
-        progress: Whether to show one.
+        progress: Whether to show one; ``None`` for after two seconds, in a terminal or notebook.
+
+    Raises:
+        NumericalError: If its evidence is not finite.
 
     Warns:
         ConvergenceWarning: If the last is no answer.
     """
-    found = list(tqdm(points, desc=name, disable=not progress, unit="step", leave=False))
+    found: list[Height] = []
+    try:
+        found.extend(track(points, name, progress=progress))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        warn(f"interrupted after {len(found) - 1} steps: these choices are the last", ConvergenceWarning)
+    finite_evidence(found[-1].log_marginal)
     taken = [step_of(posterior, p.log_marginal, p.precisions, p.scale, p.effective_dimension) for p in found]
     return ended(posterior, found[-1].precisions, found[-1].scale, tuple(taken), noisy=noisy)

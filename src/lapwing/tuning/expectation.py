@@ -15,7 +15,6 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
-from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import LogEvidence
@@ -39,9 +38,8 @@ def natural_target(posterior: Posterior) -> Target:
         return "affine"
     if not network.tied:  # the last layer, by a name of its own
         return "simplified"
-    whole = Network(network.module, tuple(name for name, _ in network.module.named_parameters()))
     try:
-        head = last_layer(whole, data)
+        head = last_layer(network.whole, data)
     except ConfigError:
         return "affine"
     return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
@@ -230,12 +228,12 @@ class Expectation(Generic[Q]):
             for _ in model.visit(columns):
                 pass
 
-    def at(self, state: State, progress: bool = False, rtol: float | None = None) -> Expected:
+    def at(self, state: State, progress: bool | None = None, rtol: float | None = None) -> Expected:
         """What expectation says at the precisions of a state.
 
         Args:
             state: The precisions, and where to start from.
-            progress: Whether to show progress bars.
+            progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
             rtol: Relative gradient and error of draws now; ``None`` for those of the expectation.
 
         Cost:

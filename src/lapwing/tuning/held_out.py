@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data import Batch, Inputs, take
+from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, WeightPosterior
@@ -115,10 +116,13 @@ class HeldOut(Generic[P]):
         free = posterior.wide and not isinstance(posterior.precision_operator, Diagonal)
         together = len(self.nodes) if free else max(1, VARIANCES // (8 * posterior.network.size))
         found: list[list[Moments | WideMoments]] = [[] for _ in self.batches]
-        for start in range(0, len(self.nodes), together):
-            choices = [self.choice(point) for point in self.nodes[start : start + together]]
-            for parts, batch in zip(found, self.batches, strict=True):
-                parts += self._each(batch.inputs, choices)
+        starts = range(0, len(self.nodes), together)
+        with Bar("outputs under every prior", len(starts) * len(self.batches), unit="batches") as bar:
+            for start in starts:
+                choices = [self.choice(point) for point in self.nodes[start : start + together]]
+                for parts, batch in zip(found, self.batches, strict=True):
+                    parts += self._each(batch.inputs, choices)
+                    bar.update()
         return [(parts[0], stacked(parts)) for parts in found]
 
     def _each(self, inputs: Inputs, choices: Sequence[P]) -> Sequence[Moments | WideMoments]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from lapwing.ground.data import Source
 from lapwing.ground.errors import check_kind
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
@@ -18,6 +19,7 @@ from lapwing.tuning.choices import P
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.evidence import EvidenceGradient
 from lapwing.tuning.mixup import Mixup, mixable
+from lapwing.tuning.noise import ByOutput, tuned_by_output
 from lapwing.tuning.validation import Validation
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ OWN = ("data", "unpack", "checkpoint")
 class Method(Protocol):
     """A way to choose hyper-parameters."""
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior with the prior and noise it chose."""
         ...
 
@@ -39,29 +41,32 @@ class Method(Protocol):
 class SelfTuned(Protocol):
     """A posterior of another kind, which knows how its hyper-parameters are chosen."""
 
-    def tuned(self, method: Any, progress: bool) -> Any:
+    def tuned(self, method: Any, progress: bool | None) -> Any:
         """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
         ...
 
 
 @undisturbed()
-def tune(posterior: T, method: Method | Source | None = None, *, progress: bool = False) -> T:
+def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
-    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one.
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
+    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
+    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
 
     Args:
         posterior: The posterior.
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
-            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed; others by ``ELBO()``, but
-            where the evidence is exact, for labels of pixels and for real targets, by ``EvidenceGradient()``: the noise
+            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
+            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels and for real
+            targets, by ``EvidenceGradient()``: the noise
             must be that of the network, whose outputs predictions have for their mean, and the linear model, trained
             anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
@@ -85,6 +90,12 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
     """
+    with working("tune", progress):
+        return _tuned(posterior, method, progress)
+
+
+def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) -> T:
+    """The posterior with the values that a method chose; see ``tune``."""
     if isinstance(posterior, SelfTuned):
         return posterior.tuned(method, progress)
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
@@ -95,9 +106,11 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method = Validation(method)
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
-    fitted.network.check_unchanged(values=False)  # what reads the network looks at its bits
+    fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
+    if isinstance(method, ByOutput):
+        return cast(Any, tuned_by_output(fitted, method, progress))
     return cast(Any, method).tune(fitted, progress)
 
 
@@ -112,7 +125,8 @@ def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
     if posterior.likelihood.labels and posterior.likelihood.event_dim > 1 and isinstance(posterior, ExactPosterior):
         return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
-    if posterior.likelihood.labels and (posterior.data is None or mixable(posterior)):
+    alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
+    if posterior.likelihood.labels and not alone and (posterior.data is None or mixable(posterior)):
         return Mixup()
     if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
         return ELBO()

@@ -104,7 +104,7 @@ class Mixup:
         check_count("examples", self.examples, usual=400)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest NLL on mixtures.
 
         Raises:
@@ -215,12 +215,14 @@ def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[
     """Random pairs of examples whose targets differ.
 
     Raises:
-        DataError: If all targets are the same.
+        DataError: If there is one example alone, or all targets are the same.
     """
     flat = targets.flatten(1) if targets.ndim > 1 else targets[:, None]
     n = len(flat)
+    if n == 1:
+        raise DataError("two training examples at least, to mix one with another", "one", CURE)
     if bool((flat == flat[0]).all()):
-        raise DataError("training examples of two classes at least", "one", CURE)
+        raise DataError("training examples of two classes at least", f"{n} of one class", CURE)
     rounds = -(-count // n)
     one = torch.cat([torch.randperm(n, generator=generator) for _ in range(rounds)])[:count]
     others: list[int] = []

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
-from tqdm.auto import tqdm
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
@@ -24,6 +27,15 @@ CLOSE = 0.02
 
 FINE = 2**-10
 """Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
+
+WEAKEST = 1e-6
+"""Factor of the prior precisions beyond which a weaker prior is no advice."""
+
+OTHERWISE = (
+    "weights=All() if fewer are uncertain, a structure with larger variances, or looking at the labels: a network that "
+    "errs on them so surely is not mended by a prior"
+)
+"""What to try where no weaker prior helps."""
 
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
@@ -103,7 +115,7 @@ class HeldOutSearch(Generic[P]):
     noise: bool = False
     temperature: bool = False
 
-    def run(self, progress: bool) -> P:
+    def run(self, progress: bool | None) -> P:
         """The posterior of least loss.
 
         Raises:
@@ -113,12 +125,24 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        with tqdm(desc=self.name.lower(), disable=not progress, unit="precision", leave=False) as bar:
-            tried = self._tried(bar)
+        most = len(self.data.grid) + REFINEMENTS[0 if self.data.exact else 1]
+        with Bar(self.name.lower(), unit="precisions", most=most, progress=progress) as bar:
+            tried = list[Tried]()
+            interrupted = False
+            try:
+                self._try(tried, bar)
+            except KeyboardInterrupt:
+                if not tried:
+                    raise
+                interrupted = True
         winner = least(tried)
         if not math.isfinite(winner.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
-        self._judge(winner)
+        if interrupted:
+            said = f"{self.name}: interrupted after {len(tried)} precisions: the best of them is taken"
+            warn(said, ConvergenceWarning)
+        else:
+            self._judge(winner)
         return self._chosen([*tried, winner])
 
     def _plain(self, moments: Sequence[Moments | WideMoments]) -> float:
@@ -126,34 +150,37 @@ class HeldOutSearch(Generic[P]):
         certain = [Moments.certain(part.mean) for part in moments]
         return mean_loss(self.data, certain, self.data.likelihood, "probit")
 
-    def _tried(self, bar: Any) -> list[Tried]:
-        """The best at each precision, in the order in which they were tried."""
+    def _try(self, tried: list[Tried], bar: Bar) -> None:
+        """Add the best at each precision, in the order in which they are tried."""
         grid, exact = self.data.grid, self.data.exact
         found: list[list[Tried]] = []
         for point in grid:
-            found.append(self._at(point, self.links))
+            here = self._at(point, self.links)
+            bar.check()
+            found.append(here)
+            tried.append(least(here))
             bar.update()
-            losses = [least(each).loss for each in found]
+            losses = [one.loss for one in tried]
             best = losses.index(min(losses))
             if not exact and len(found) - 1 - best >= PATIENCE and losses[-1] > losses[best]:
                 break
-        tried = [least(each) for each in found]
         curves = [list(curve) for curve in zip(*found, strict=True)]
         for _ in range(REFINEMENTS[0 if exact else 1]):
             points = [(curve, point) for curve in curves if (point := between(curve)) is not None]
             if not points:
                 break
             curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
-            curve += self._at(point, (curve[0].link,))
+            here = self._at(point, (curve[0].link,))
+            bar.check()
+            curve += here
             tried.append(curve[-1])
             bar.update()
-        return tried
 
     def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
         """The least loss of each link at a prior precision, over temperatures or the noise."""
         moments, likelihood, noise = self.data.moments(log_factor), self.data.likelihood, 1.0
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
-            noise = self._noise(likelihood, moments)
+            noise = noise_factor(self.data, likelihood, moments)
             likelihood = likelihood.scaled(noise)
             moments = [with_spread(part, spread(part) / noise) for part in moments]
         plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
@@ -177,20 +204,6 @@ class HeldOutSearch(Generic[P]):
             found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
         return found
 
-    def _noise(self, likelihood: Gaussian, moments: list[Moments | WideMoments]) -> float:
-        """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
-
-        Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
-        """
-        total, observations = 0.0, 0.0
-        for part, batch in zip(moments, self.data.batches, strict=True):
-            y = likelihood.canonical_targets(part.mean, batch.targets)
-            variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
-            total += float(((y - part.mean).double().square() / variance).sum())
-            observations += y.numel()
-        total, observations = self.data.added(total, observations)
-        return observations / total if total > 0 else 1.0
-
     def _judge(self, winner: Tried) -> None:
         """Warn where the best is no answer."""
         posterior, grid = self.data.posterior, self.data.grid
@@ -210,8 +223,8 @@ class HeldOutSearch(Generic[P]):
         elif winner.log_factor == grid[-1]:
             said = (
                 f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
-                "data want more uncertainty than that gives. Try bounds= that reach weaker priors"
-            )
+                "data want more uncertainty than that gives. Try "
+            ) + ("bounds= that reach weaker priors" if winner.log_factor > math.log(WEAKEST) + CLOSE else OTHERWISE)
         else:
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
@@ -229,6 +242,49 @@ class HeldOutSearch(Generic[P]):
             steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
         tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
         return tuned.with_link(last.link, last.temperature)
+
+
+def squared_residuals(
+    data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]
+) -> tuple[Float[Tensor, " c"], float]:
+    """Squared residuals over the variances predicted, ``Σ (y - f)² / (K + 1/β)`` of each output; observations of each.
+
+    Args:
+        data: The held-out data.
+        likelihood: Has the noise precisions β.
+        moments: Outputs of each batch.
+    """
+    sums = list[Tensor]()
+    observations = 0
+    for part, batch in zip(moments, data.batches, strict=True):
+        y = likelihood.canonical_targets(part.mean, batch.targets)
+        variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
+        squares = (y.double() - part.mean.double()).square() / variance
+        sums.append(squares.flatten(0, -2).sum(0))
+        observations += squares[..., 0].numel()
+    each = torch.stack(sums).sum(0)
+    *totals, counted = data.added(*each.tolist(), float(observations))
+    return each.new_tensor(totals), counted
+
+
+def noise_factor(data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]) -> float:
+    """The noise precision of least loss, over that of the start, with the prior's over it fixed: a closed form.
+
+    Covariances scale as ``1 / ν`` where both precisions scale as ν: ``1 / ν = mean (y - f)² / (K + 1/β)``.
+    """
+    squares, observations = squared_residuals(data, likelihood, moments)
+    total = float(squares.sum())
+    return len(squares) * observations / total if total > 0 else 1.0
+
+
+def own_noises_of(
+    data: HeldOut[Any], likelihood: Likelihood, moments: Sequence[Moments | WideMoments]
+) -> Float[Tensor, " c"]:
+    """The noise precision of each output by the same closed form, ``β_k / mean (y_k - f_k)² / (K_kk + 1/β_k)``."""
+    assert isinstance(likelihood, Gaussian)
+    squares, observations = squared_residuals(data, likelihood, moments)
+    factors = torch.where(squares > 0, observations / squares, 1.0)
+    return likelihood.precisions(factors) * factors
 
 
 def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:

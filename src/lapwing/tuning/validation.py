@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.ground.data import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError
+from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
 from lapwing.tuning.choices import P
-from lapwing.tuning.held_out import held_out
-from lapwing.tuning.search import HeldOutSearch, candidates
+from lapwing.tuning.held_out import HeldOut, held_out
+from lapwing.tuning.search import HeldOutSearch, candidates, own_noises_of
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -30,14 +34,14 @@ class Validation:
         unpack: Splits one element of a loader.
         link: As in ``predict``; ``None`` chooses among ``"probit"``, ``"pairwise"`` and ``"qmc"``.
         temperature: Whether to choose a factor on the logits too, as temperature scaling does.
-        noise: Whether to choose the noise of a Gaussian likelihood too.
+        noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
         bounds: Factors tried, relative to the precisions now.
 
     Cost:
         One pass over the held-out data, or over 2048 positions spread evenly over them, whose Jacobians serve every
         precision: about two predictions. A
         posterior known by solves solves at each precision it tries, from strong priors on until the loss rises: about
-        ten predictions.
+        ten predictions. A noise for each of several outputs: the same again, and a fit, about four times.
 
     Raises:
         ConfigError: If the bounds make no range, or there is no such link.
@@ -67,7 +71,7 @@ class Validation:
         if self.link is not None:
             check_link(self.link)
 
-    def tune(self, posterior: P, progress: bool) -> P:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest validation NLL.
 
         Raises:
@@ -77,7 +81,32 @@ class Validation:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
-        batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
-        data, links = held_out(posterior, batches, self.bounds), candidates(posterior, self.link)
         temperature = self.temperature and posterior.likelihood.labels
-        return HeldOutSearch("Validation", data, links, self.noise, temperature).run(progress)
+        links = candidates(posterior, self.link)
+        return HeldOutSearch("Validation", self._held_out(posterior), links, self.noise, temperature).run(progress)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the noise of a Gaussian likelihood is chosen."""
+        return self.noise
+
+    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """The noise precision of each output that makes its held-out residuals as large as its predictions say.
+
+        Args:
+            posterior: The posterior at whose prior and noise it is asked for.
+
+        Cost:
+            A prediction of the held-out data.
+        """
+        data = self._held_out(posterior)
+        moments = data.moments(0.0)
+        return own_noises_of(data, posterior.likelihood, moments)
+
+    def for_prior(self) -> Validation:
+        """The same for the prior alone."""
+        return replace(self, noise=False)
+
+    def _held_out(self, posterior: P) -> HeldOut[P]:
+        batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
+        return held_out(posterior, batches, self.bounds)

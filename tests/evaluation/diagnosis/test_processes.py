@@ -24,7 +24,7 @@ def fitted(features: int = 2000, solver: Solver | None = None) -> Process:
 def test_functions_pass_the_tests_of_draws(solver: Solver, inputs: torch.Tensor | None) -> None:
     diagnosis = lw.diagnose(fitted(solver=solver), 150, inputs=inputs, generator=torch.Generator().manual_seed(0))
     assert diagnosis.passed, str(diagnosis)
-    assert len(diagnosis.distances) == 300 and diagnosis.dimension == (60 if inputs is None else 30)
+    assert len(diagnosis.distances) == 150 and diagnosis.dimension == 2 * (60 if inputs is None else 30)
 
 
 def test_functions_of_few_features_are_told() -> None:

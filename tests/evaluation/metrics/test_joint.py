@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from lapwing.evaluation.metrics import joint_log_likelihood, nll
+from lapwing.evaluation.metrics.joint import _standard_error
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.checker import unchecked
@@ -170,3 +171,17 @@ def test_bad_input_costs_a_sentence(
 def test_a_likelihood_is_one(likelihood: Any, got: str) -> None:
     with unchecked(), refused(ConfigError, got):
         joint_log_likelihood(likelihood, ZEROS, LABELS)
+
+
+def test_the_standard_error_is_that_of_means_over_the_batches_of_each_example() -> None:
+    """Between examples that batches share, less what chance between batches adds; one example alone shares none."""
+    values = torch.tensor([9.0, 8.5, 1.0, 0.0]).double()
+    members, n, shuffles = torch.tensor([[0, 1], [1, 0], [2, 3], [3, 0]]), 5, 3
+    off = values - values.mean()
+    means = torch.stack([off[(members == example).any(1)].mean() for example in range(4)])
+    spread = float(values.var())
+    expected = (4 * float(means.var()) - 2 * spread / shuffles) / n
+    assert expected > 2 * spread / (shuffles * n)
+    assert _standard_error(values, members, n, shuffles) == pytest.approx(math.sqrt(expected), rel=1e-12)
+    alone = _standard_error(values[:2], torch.zeros(2, 1, dtype=torch.long), 1, 2)
+    assert alone == pytest.approx(math.sqrt(float(values[:2].var()) / 2), rel=1e-12)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
-from lapwing.jacobian.network.network import digest_of, outputs_of
+from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.jacobian.network.network import digest_of
 from tests.curvature.unchanged import unchanged
-from tests.posterior_cases import labels, normal, refused
+from tests.posterior_cases import labels, normal, refused, seeded
 
 X, Y = normal(5, 3), labels(5, classes=3)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.complex64, torch.int64, torch.int8, torch.bool)
@@ -94,17 +94,42 @@ def test_weights_without_shapes_or_values_are_refused() -> None:
         lw.Laplace(lw.Categorical()).fit(model, (x, y))
 
 
-class TestOutputs:
-    @pytest.mark.parametrize(
-        "result", [X, (X, None), [X, Y], {"logits": X, "loss": None}, SimpleNamespace(logits=X, hidden=Y)]
-    )
-    def test_are_found(self, result: Any) -> None:
-        assert outputs_of(result) is X
+def built(structure: Any, **weights: Any) -> Callable[[nn.Module], Tensor]:
+    recipe = lw.Laplace(lw.Categorical(), structure=structure, **weights)
+    return lambda model: recipe.fit(model, (X, Y)).predict(X).logits.variance
 
-    @pytest.mark.parametrize(
-        ("result", "got"),
-        [({"out": X}, "keys ['out']"), ((), "a tuple of 0"), ((None, X), "NoneType"), (None, "NoneType")],
-    )
-    def test_are_asked_for(self, result: Any, got: str) -> None:
-        with refused(ShapeError, got):
-            outputs_of(result)
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *map(built, [lw.Full(), lw.KFAC(), lw.Diagonal(), lw.MatrixFree(), lw.Sampled(samples=3)]),
+        built(lw.Full(), weights=lw.LastLayer()),
+        lambda model: lw.baselines.Map(model).predict(X).logits.variance,
+        lambda model: (
+            lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.PerPoint())
+            .fit(model, (X, Y), X[:1])
+            .predict(X[:1])
+            .logits.variance
+        ),
+    ],
+)
+def test_a_network_made_in_inference_mode_is_one_like_others(call: Callable[[nn.Module], Tensor]) -> None:
+    def build() -> nn.Module:
+        norm = nn.BatchNorm1d(4)
+        norm.running_mean.normal_(generator=torch.Generator().manual_seed(1))
+        return nn.Sequential(nn.Linear(3, 4), norm, nn.Tanh(), nn.Linear(4, 3))
+
+    with torch.inference_mode():
+        model = seeded(build)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert torch.equal(call(model), call(seeded(build)))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(value.is_inference() and value.grad is None for value in model.parameters())
+
+
+def test_but_cannot_be_trained() -> None:
+    with torch.inference_mode():
+        model = seeded(lambda: nn.Linear(3, 3))
+    with refused(UnsupportedError, "Try copy.deepcopy(model) outside of it"):
+        lw.train_marginal(model, (X, Y), lw.Categorical(), epochs=3)
+    lw.train_marginal(copy.deepcopy(model), (X, Y), lw.Categorical(), epochs=3)

@@ -96,12 +96,25 @@ def test_threads_that_take_turns_leave_the_compiler_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("structure", [lw.KFAC(), lw.MatrixFree()], ids=lambda x: type(x).__name__)
-def test_what_is_computed_again_is_computed_in_eval_mode(structure: Any) -> None:
-    """A backward pass would compute it in training mode, with dropout, and be that of another function."""
-    model = seeded(lambda: Body(0.5, again=True))
-    torch.testing.assert_close(found(model.eval(), structure), found(seeded(Body), structure))
+def test_what_is_checkpointed_is_computed_once_and_in_eval_mode(structure: Any) -> None:
+    """A backward pass would compute it again in training mode, with dropout, and be that of another function."""
+    expected = found(seeded(Body), structure)
+    for training in (True, False):
+        model = seeded(lambda: Body(0.5, again=True)).train(training)
+        torch.testing.assert_close(found(model, structure), expected)
+
+
+def test_what_is_kept_in_another_way_is_kept_in_eval_mode() -> None:
+    """Hooks of saved tensors may compute them again, when the network is in training mode once more."""
+
+    class Kept(Body):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
+                return super().forward(x)
+
+    assert bool(found(seeded(Kept).eval()).isfinite().all())
     with pytest.raises(RuntimeError, match=r"Try model\.eval\(\)"):
-        found(model.train(), structure)
+        found(seeded(Kept).train())
 
 
 def test_layers_that_round_within_are_refused() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import SDD, dual
+from lapwing.linear.solvers import CG, SDD, dual
 from lapwing.linear.solvers.dual import LEAST, SAFE, stable
 from lapwing.linear.solvers.stochastic import announce
 from lapwing.methods.gp import KernelMatrix, Matern
@@ -95,6 +95,29 @@ def test_a_descent_of_minutes_says_so_before(caplog: pytest.LogCaptureFixture, m
         assert caplog.messages == ["90 steps of 1000.0 ms: 2 minutes at most"]
         announce(50, 1.0)
     assert len(caplog.messages) == 1
+
+
+def test_the_solution_says_how_far_its_predictions_are_at_most() -> None:
+    kernel, _ = problem()
+    noise = NOISE * torch.linspace(0.5, 2.0, N, dtype=torch.float64)[:, None]
+    uneven, weight = Problem(kernel.curvature, Diagonal(noise[:, 0])), noise.rsqrt()
+    b = normal(N, 2)
+    solution = SDD(steps=60, batch=32, rtol=1e-9).solve(uneven, b)
+    matrix = kernel.curvature.dense()
+    off = matrix @ (solution.value - torch.linalg.solve(matrix + noise.diagflat(), b))
+    true = torch.linalg.vector_norm(weight * off, dim=0) / torch.linalg.vector_norm(weight * b, dim=0)
+    assert solution.stopped == "iterations" and solution.error is not None
+    assert bool((true < solution.error).all()) and bool((solution.error < 10 * true).all())
+    assert f"predictions off by {100 * float(solution.error.max()):.2g} % of their scale" in solution.distance
+
+
+@pytest.mark.parametrize("kind", [SDD, CG])
+def test_a_solve_ends_with_its_seconds_and_says_so(kind: type[SDD] | type[CG]) -> None:
+    kernel, _ = problem()
+    found = kind(rtol=1e-12, seconds=1e-6).solve(kernel, normal(N, 2))
+    assert found.stopped == "seconds" and found.iterations == 1 and float(found.residual.max()) > 1e-6
+    with pytest.raises(ConfigError, match="seconds"):
+        kind(seconds=-1.0)
 
 
 def test_a_few_steps_go_somewhere() -> None:

@@ -84,6 +84,24 @@ def test_inducing_points_have_the_mean_of_titsias() -> None:
     assert float(solution.residual) < 0.05
 
 
+def test_inducing_points_are_no_solution_while_predictions_are_off_however_small_the_residual() -> None:
+    """The largest eigenvalues of the normal equations are solved long before what the points predict is near."""
+    system, kernel, noise = problem(150, 0.4, 0.02)
+    b = torch.linalg.cholesky(kernel + noise) @ normal(150, 2)
+    solution = PrimalSGD(steps=1_000, batch=75, features=400, inducing=0.7, rtol=0.02).solve(system, b)
+    kept = solution.value[:, 0].nonzero()[:, 0]
+    across = kernel[:, kept]
+    normal_matrix = across.mT @ torch.linalg.solve(noise, across) + kernel[kept][:, kept]
+    titsias = across @ torch.linalg.solve(normal_matrix, across.mT @ torch.linalg.solve(noise, b))
+    weight = noise.diagonal().rsqrt()[:, None]
+    off = torch.linalg.vector_norm(weight * (kernel @ solution.value - titsias), dim=0)
+    true = off / torch.linalg.vector_norm(weight * b, dim=0)
+    assert float(solution.residual.max()) < 0.02 < float(true.max())
+    assert solution.stopped == "iterations"
+    assert solution.error is not None
+    assert bool((solution.error < 1.2 * true).all()) and bool((solution.error > 0.8 * true).all())
+
+
 def test_points_are_thinned_to_a_distance() -> None:
     x = torch.tensor([[0.0], [0.01], [1.0], [1.01], [5.0]], dtype=torch.float64)
     gram = KernelMatrix(Matern(1.0), x)

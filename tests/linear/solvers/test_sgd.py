@@ -99,6 +99,27 @@ def test_mini_batches_come_close_and_say_how_close(examples: int, batch: int) ->
     assert (solution.value - truth).norm() < 0.03 * truth.norm()
 
 
+def test_a_small_residual_is_no_solution_while_predictions_are_off() -> None:
+    """Where the data say much in one direction its share of the right-hand side hides all others."""
+    rows = normal(N * C, D)
+    rows[:, 0] *= 100.0
+    model = Matrix(rows.unflatten(0, (N, C)), examples=10)
+    problem = Problem.of(model, Diagonal(torch.full((D,), 30.0, dtype=torch.float64)))
+    dense = problem.precision.dense()
+    b = dense.diagonal().sqrt()[:, None] * normal(D, 2, seed=3)
+    b[0] *= 10.0
+    solution = SGD(batch=N, epochs=100, rtol=0.02).solve(problem, b)
+    truth = exact(problem, b)
+
+    def length(x: Tensor) -> Tensor:
+        return (x * (dense @ x)).sum(0).sqrt()
+
+    true = length(solution.value - truth) / length(truth)
+    assert float(solution.residual.max()) < 0.02 and float(true.min()) > 0.5
+    assert solution.stopped == "iterations" and solution.error is not None
+    torch.testing.assert_close(solution.error, true, rtol=0.2, atol=0.0)
+
+
 def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.Generator) -> None:
     problem = linear_model()
     b = problem.perturbation(4000, generator=generator).right_hand_side(problem)
@@ -176,7 +197,7 @@ def test_stopping_short_shows() -> None:
     problem, b = linear_model(), normal(D, 3, seed=3)
     short = SGD(batch=N, epochs=2, rtol=1e-9).solve(problem, b)
     assert short.stopped == "iterations" and short.iterations == 2 and short.residual.min() > 1e-3
-    assert short.matvecs == 3 * 3 + 5
+    assert short.matvecs == 3 * (2 + 6) + 5
     noisy = SGD(batch=5, epochs=60, rtol=1e-9).solve(linear_model(examples=5), b)
     assert noisy.stopped in ("stagnated", "iterations") and noisy.residual.max() > 1e-9
 

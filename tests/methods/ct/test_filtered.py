@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lapwing.ground.errors import ConfigError, DataError
+from lapwing.ground.errors import ConfigError, DataError, NumericalError
 from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
 from lapwing.methods.ct.filtered import Window, _weights, filtered_back_projection
 from lapwing.methods.ct.geometry import Geometry, equidistant
@@ -81,6 +81,7 @@ def test_uneven_angles_count_by_the_gaps_around_them() -> None:
     assert float((parts - round_).norm() / round_.norm()) < 0.02
 
 
+@pytest.mark.filterwarnings("ignore:angles look like degrees:lapwing.DataWarning")  # one and a half turns
 def test_equidistant_angles_all_weigh_the_same() -> None:
     for n in (1, 2, 3, 7, 60, 999):
         for end in (math.pi, 2 * math.pi):
@@ -120,3 +121,20 @@ def test_what_cannot_be_back_projected_is_refused() -> None:
     plane = Parallel2d((8, 7), equidistant(9))
     with refused(ConfigError, "window= to be one of 'ramp'"), unchecked():
         filtered_back_projection(torch.zeros(plane.sinogram), plane, "ram-lak")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(torch.float16, 1.0), (torch.bfloat16, 1.0), (torch.float64, 1.7e308)])
+def test_half_precision_and_large_numbers_are_those_of_float64(dtype: torch.dtype, factor: float) -> None:
+    geometry = Parallel2d((6, 7), equidistant(9), detector=8)
+    y = normal(*geometry.sinogram)
+    y = (y / y.abs().max()).to(dtype)
+    expected = filtered_back_projection(y.double(), geometry)
+    found = filtered_back_projection(factor * y, geometry)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double() / factor, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-3)
+
+
+def test_an_image_that_does_not_fit_the_dtype_is_refused() -> None:
+    geometry = Parallel2d((6, 6), equidistant(9), pixel_size=1e-3)
+    with refused(NumericalError, "an image that fits torch.float16"):
+        filtered_back_projection(torch.full(geometry.sinogram, 6e4).half(), geometry)

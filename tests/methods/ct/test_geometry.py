@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, TooLargeError
 from lapwing.methods.ct.beams import FanBeam, Parallel2d, Parallel3d
 from lapwing.methods.ct.geometry import Geometry, equidistant
+from lapwing.methods.ct.projector import Projector
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
 
@@ -135,7 +138,7 @@ def test_what_is_no_geometry_is_refused() -> None:
         FanBeam((4, 4), [0.0], source=math.inf)
     with refused(ConfigError, "a finite offset. Got nan"):
         Parallel2d((4, 4), [0.0], offset=math.nan)
-    with refused(ConfigError, "a finite pixel_size. Got inf"):
+    with refused(ConfigError, "finite in float32. Got inf"):
         Parallel2d((4, 4), [0.0], pixel_size=math.inf)
     with refused(ConfigError, "layers of at least 1"):
         Parallel3d((4, 4), [0.0], layers=0)
@@ -155,3 +158,39 @@ def test_what_is_no_sinogram_of_a_geometry_is_refused() -> None:
         geometry.check(broken)
     with refused(DataError, "the first at angle 2, slice 1, bin 6"):
         GEOMETRIES[1].check(torch.cat([torch.zeros(41), torch.tensor([math.inf])]))
+
+
+def test_an_end_of_angles_that_is_no_number_is_refused() -> None:
+    with refused(ConfigError, "a finite end. Got nan"):
+        equidistant(3, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"pixel_size": 1e-300}, "a pixel_size from 1e-18 to 1e+18"),
+        ({"bin_size": 1e-300}, "a bin_size from 1e-18 to 1e+18"),
+    ],
+)
+def test_lengths_that_no_float32_holds_are_refused(options: dict[str, float], sentence: str) -> None:
+    with refused(ConfigError, sentence):
+        Parallel2d((4, 4), ANGLES, **options)
+
+
+def test_more_rays_or_pixels_than_memory_holds_are_refused() -> None:
+    with refused(TooLargeError, "rays of at most"):
+        Parallel2d((4, 4), ANGLES, detector=10**9)
+    with refused(TooLargeError, "an image of at most"):
+        Parallel2d((10**6, 10**6), ANGLES, detector=4)
+    with refused(TooLargeError, "a projector of at most"):
+        _ = Projector(Parallel2d((2**13, 2**13), ANGLES, detector=2**16)).matrix
+
+
+@pytest.mark.parametrize("angles", [[0.9 * k for k in range(10)], range(6)], ids=["over a turn", "whole numbers"])
+def test_angles_that_look_like_degrees_are_warned_of(angles: Sequence[float]) -> None:
+    with pytest.warns(DataWarning, match=r"look like degrees.*Try torch\.deg2rad"):
+        Parallel2d((4, 4), angles)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for radians in (equidistant(8, 2 * math.pi), torch.linspace(-math.pi, math.pi, 5), torch.arange(4.0)):
+            Parallel2d((4, 4), radians)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
+import torch
+from torch import nn
 
 from lapwing.ground.errors import ShapeError
 from lapwing.linear.model import LinearModel, Matrix
-from lapwing.methods.ct.observed import Measurement, Observed
+from lapwing.methods.ct.observed import Measurement, Observed, linear_image
 from tests.linear_models import Rays, case
 from tests.posterior_cases import normal, refused
 
@@ -28,3 +32,14 @@ def test_chunks_are_the_rays_asked_for() -> None:
 def test_what_does_not_fit_is_a_sentence(rows: int, pixels: int, fragment: str) -> None:
     with refused(ShapeError, fragment):
         Observed(Matrix(normal(1, 5, 4)), Rays(normal(rows, pixels)), normal(7))
+
+
+def test_a_decoder_in_training_mode_is_left_as_it_was() -> None:
+    """Its running averages are not moved, and it is not said to have changed."""
+    network = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Conv2d(2, 1, 1)).train()
+    before = copy.deepcopy(network.state_dict())
+    image = linear_image(network, torch.ones(1, 1, 3, 4))
+    image.check()
+    assert network.training
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from scipy.sparse.linalg import aslinearoperator
 from torch.func import jvp, vjp, vmap
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
@@ -110,3 +112,20 @@ def test_what_is_no_measurement_is_refused() -> None:
         Fourier(torch.ones(3, 5))
     with refused(ConfigError, "geometry to be one of Geometry"), unchecked():
         Projector((128, 128))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, aslinearoperator])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_matrix_of_scipy_multiplies_images_of_its_own_dtype(
+    kind: Any, dtype: Any, generator: torch.Generator
+) -> None:
+    matrix = torch.randn(3, 5, generator=generator).numpy().astype(dtype)
+    t, v, u = measurement(kind(matrix)), torch.arange(5.0), torch.arange(3.0)
+    own = torch.as_tensor(matrix)
+    torch.testing.assert_close(t.push(v.to(own)), own @ v.to(own))
+    torch.testing.assert_close(t.pull(u.to(own)), own.mT @ u.to(own))
+
+
+def test_a_matrix_of_complex_numbers_is_refused() -> None:
+    with refused(UnsupportedError, "a matrix of real numbers. Got complex128"):
+        measurement(np.eye(3, dtype=complex))

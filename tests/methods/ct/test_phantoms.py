@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from lapwing.ground.errors import ConfigError
 from lapwing.methods.ct.beams import Parallel2d
 from lapwing.methods.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
+from tests.checker import unchecked
 from tests.posterior_cases import refused
 
 
@@ -60,3 +62,14 @@ def test_digits_are_images_of_the_size_asked_for() -> None:
     found = digits(28, count=3, generator=seeded(0))
     assert found.shape == (3, 28, 28) and found.min() >= 0 and 0.8 < found.max() <= 1
     assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("phantom", [shepp_logan, rectangles, digits])
+def test_the_size_of_a_phantom_is_one_number(phantom: Any) -> None:
+    with refused(ConfigError, "size to be a whole number, at least 1. Got (32, 32)"), unchecked():
+        phantom((32, 32))
+
+
+def test_the_shape_of_a_walnut_is_several() -> None:
+    with refused(ConfigError, "shape to be one of tuple, list. Got int 32"), unchecked():
+        walnut(32)  # pyright: ignore[reportArgumentType]

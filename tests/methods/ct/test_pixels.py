@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -56,3 +58,9 @@ def test_what_makes_no_sense_is_a_sentence() -> None:
         fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[])
     with refused(DataError, "finite measurements"):
         fit_pixels(RAYS, torch.full((20,), torch.nan).double(), SHAPE, noise_std=STD)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (2.5, 4), ()])
+def test_an_image_without_pixels_is_refused(shape: Any) -> None:
+    with refused(ConfigError, "shape"), unchecked():
+        pixel_prior(shape)

@@ -123,6 +123,9 @@ def test_the_gradient_of_the_evidence_is_that_of_its_dense_form() -> None:
     ridge = torch.linalg.solve(4.0 * rows.mT @ rows + torch.linalg.inv(covariance(PRIOR)), 4.0 * rows.mT @ y)
     torch.testing.assert_close(mode[:, 0], ridge, rtol=1e-4, atol=1e-5)
     value = recipe._evidence(posterior, prior, mode, view, solver, torch.Generator().manual_seed(0))
+    nowhere = recipe._evidence(posterior, prior, 0 * mode, view, solver, torch.Generator().manual_seed(0))
+    quadratic = mode[:, 0] @ torch.linalg.solve(covariance(PRIOR), mode[:, 0])
+    torch.testing.assert_close((value - nowhere).detach(), -0.5 * quadratic)
     for ours, theirs in zip(torch.autograd.grad(value, logs), truth, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 

@@ -168,3 +168,30 @@ def test_interrupted_pathwise_steps_keep_the_last_choices(monkeypatch: pytest.Mo
     with pytest.warns(lw.ConvergenceWarning, match="interrupted after 2 of 5 steps"):
         found = Pathwise(steps=5).tune(start)
     assert [len(looks), len(found.trace)] == [3, 2]
+
+
+def test_noise_far_below_single_precision_is_found_in_inputs_of_single_precision() -> None:
+    x = torch.linspace(0, 4, 60)[:, None]
+    y = x.double().sin() + 1e-4 * normal(60, 1, seed=1)
+    tuned = Evidence().tune(GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-6)).fit((x, y.float())))
+    assert tuned.groups[0].noise.dtype == torch.float64 and tuned.data.inputs.dtype == torch.float32
+    assert tuned.likelihood.noise**-0.5 == pytest.approx(1e-4, rel=0.4)
+
+
+def test_noise_at_what_single_precision_resolves_names_the_cause_and_the_cure() -> None:
+    x = torch.linspace(0, 4, 40)[:, None]
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(), dtype=torch.float32).fit((x, x.sin()))
+    says = r"noise variance ended at .*, the least that float32 resolves: .* Try dtype=torch.float64"
+    with pytest.warns(ConvergenceWarning, match=says):
+        Evidence(steps=60).tune(process)
+
+
+def test_a_solve_that_rounding_ends_says_which_precision_does_not() -> None:
+    x = torch.linspace(0, 4, 60)[:, None]
+    single, double = (
+        GP(100.0 * RBF(1.0), lw.Gaussian(1e6), solver=lw.CG(rtol=1e-7), dtype=dtype).fit((x, x.sin()))
+        for dtype in (torch.float32, None)
+    )
+    with pytest.warns(ConvergenceWarning, match=r"float32 resolves no more, .* Try dtype=torch.float64"):
+        single.mean(x)
+    torch.testing.assert_close(double.mean(x), x.sin(), rtol=0, atol=1e-3)

@@ -21,7 +21,6 @@ from lapwing.methods.gp import (
     Periodic,
     Tanimoto,
 )  # fmt: skip
-from lapwing.methods.gp.stationary import squared_distances
 from tests.checker import unchecked
 from tests.posterior_cases import normal
 
@@ -104,10 +103,16 @@ def test_random_features_of_tanimoto_come_to_the_kernel() -> None:
     torch.testing.assert_close(phi @ phi.mT, Tanimoto()(x, x), rtol=0, atol=0.04)
 
 
-def test_distances_survive_an_offset() -> None:
-    a, b = normal(5, 3), normal(4, 3, seed=1)
-    found = squared_distances(a + 1e4, b + 1e4)(slice(None), slice(1, 4))
-    torch.testing.assert_close(found, torch.cdist(a, b[1:]) ** 2, rtol=1e-7, atol=1e-7)
+def test_random_features_know_inputs_many_length_scales_away() -> None:
+    x = torch.tensor([[3e7], [3e7 + 2], [3e7 + 4], [0.0]])
+    phi = RBF(3.0).features(50_000, x, torch.Generator().manual_seed(0))(x)
+    torch.testing.assert_close(phi @ phi.mT, RBF(3.0)(x, x), rtol=0, atol=0.03)
+
+
+def test_a_periodic_kernel_is_the_same_many_periods_away() -> None:
+    a, b = torch.tensor([[0.125], [1.75]], dtype=torch.float64), normal(3, 1)
+    kernel = Periodic(3.0, 0.4)
+    torch.testing.assert_close(kernel(a + 3 * 2.0**40, b), kernel(a, b), rtol=1e-13, atol=0)
 
 
 def test_a_kernel_of_the_user_has_features_only_if_given() -> None:

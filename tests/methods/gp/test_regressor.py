@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import time
+from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -17,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.methods.gp import regressor, settings
 from lapwing.methods.gp.regressor import GPRegressor
 from tests.posterior_cases import refused
 
@@ -52,6 +56,26 @@ def test_it_is_tuned_as_told(capsys: pytest.CaptureFixture[str]) -> None:
         GPRegressor(tune="no").fit(x, x)
 
 
+def test_it_keeps_its_seconds_and_says_what_they_left_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for tens of thousands of rows: a part for the hyper-parameters, and a solve that is not exact."""
+    monkeypatch.setattr(settings, "EXACT", 100)
+    monkeypatch.setattr(regressor, "SMALL", 100)
+    monkeypatch.setattr(regressor, "Subset", partial(lw.gp.Subset, 80))
+    source = np.random.default_rng(0)
+    x = source.normal(size=(400, 8))
+    y = np.sin(x[:, 0]) + 1e-4 * source.normal(size=400)
+    with pytest.warns(lw.ConvergenceWarning) as told:
+        fitted = GPRegressor(seconds=1e-3).fit(x, y)
+    messages = [str(each.message) for each in told]
+    assert any("seconds=0.001 allowed 1 steps" in message for message in messages)
+    begun = time.perf_counter()
+    fitted.predict(x[:3], return_std=True)
+    assert time.perf_counter() - begun < 1.0, "solves are made by fit"
+    assert isinstance(fitted.posterior_.solver, lw.CG) and fitted.posterior_.solver.seconds == 1.0
+    with refused(ConfigError, "seconds"):
+        GPRegressor(seconds=0.0).fit(x, y)
+
+
 def test_one_observation_chooses_nothing() -> None:
     regressor = GPRegressor().fit([[2.0]], [3.0])
     assert regressor.predict([[2.0]]) == pytest.approx([3.0])
@@ -76,3 +100,18 @@ def test_it_predicts_as_scikit_learn_does_with_the_same_kernel() -> None:
     inside = np.abs(test_y - mean) < 1.96 * std
     assert 0.88 < inside.mean() < 0.99
     assert ours[-1].sample_y(ours[:-1].transform(test_x), 5).shape == (len(test_x), 5)
+
+
+def test_tables_are_read_in_double_precision_at_every_size() -> None:
+    x = np.linspace(0, 1, 5_001)[:, None]
+    assert GPRegressor(tune=False).fit(x, x[:, 0]).posterior_.data.targets.dtype == torch.float64
+    single = GPRegressor(tune=False, dtype=torch.float32).fit(x[:50], x[:50, 0]).posterior_
+    assert single.data.targets.dtype == single.settings.dtype == torch.float32
+
+
+def test_each_output_has_the_noise_that_a_fit_of_its_own_has() -> None:
+    generator = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 40)[:, None]
+    y = np.concatenate([np.sin(2 * x), np.sin(2 * x)], 1) + generator.normal(size=(40, 2)) * [0.01, 1.0]
+    deviations = GPRegressor(tune=lw.gp.Evidence()).fit(x, y).predict(x, return_std=True)[1].mean(0)
+    np.testing.assert_allclose(deviations, [0.01, 1.0], rtol=0.4)

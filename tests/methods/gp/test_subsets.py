@@ -58,7 +58,9 @@ def test_rows_that_stand_twice_in_a_table_do_not_hide_the_noise() -> None:
 def test_the_noise_stays_above_what_the_dtype_resolves() -> None:
     x = normal(40, 1).float()
     with pytest.warns(ConvergenceWarning, match="noise"):
-        found = Subset(40).tune(GP(1.0 * Matern(1.0), lw.Gaussian(10.0)).fit((x, 3 * x)))
+        found = Subset(40).tune(
+            GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.CG(), dtype=torch.float32).fit((x, 3 * x))
+        )
     floor = 10 * torch.finfo(torch.float32).eps * float((3 * x).double().var(correction=0))
     assert 1 / found.likelihood.noise == pytest.approx(floor, rel=1e-3)
 

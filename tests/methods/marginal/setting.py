@@ -46,7 +46,7 @@ def dense(marginal: MarginalLikelihood, x: Tensor, y: Tensor, ratio: Any = None)
     layer = torch.tensor([0] * 16 + [1] * (len(theta) - 16)) if len(log_alpha) == 2 else torch.zeros_like(theta).long()
     precision = log_alpha.exp()[layer]
     scale = log_noise.exp()
-    ggn = scale * torch.einsum("nad,nab,nbe->de", jacobian, reference.hessian(outputs, y), jacobian)
+    ggn = torch.einsum("nad,nab,nbe->de", jacobian, scale * reference.hessian(outputs, y), jacobian)
     log_det = torch.logdet(ggn + torch.diag(precision)) if ratio is None else ratio(ggn, precision)
     if isinstance(reference, lw.Gaussian):
         noise = scale * torch.tensor(reference.precision, dtype=torch.float64)

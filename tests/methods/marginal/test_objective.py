@@ -64,7 +64,7 @@ def test_a_record_holds_every_term_of_the_evidence() -> None:
         loss - record.nll + record.log_prior + 0.5 * len(theta) * math.log(2 * math.pi)
     )
     assert record.prior_precision == pytest.approx((1.7,))
-    assert record.noise_precision == pytest.approx(2.0)
+    assert record.noise_precision == pytest.approx((2.0, 5.0))
     assert marginal.history == [record]
 
 

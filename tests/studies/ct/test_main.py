@@ -56,7 +56,7 @@ def test_seeds_of_the_table_can_be_run_apart(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_table_says_which_method_is_better_how_soon_it_settles_and_what_it_covers() -> None:
-    em: Row = {"method": "g-prior EM", "precisions_2": [1.0, 0.5, 0.101, 0.1], "seconds_2": 2.0}
+    em: Row = {"method": "g-prior EM", "precisions_2": [1.0, 0.5, 0.101, 0.1], "seconds_2": 2.0, "rows_seconds": 6.0}
     rows: list[Row] = [
         row | {"seed": seed, "marginal": score + seed * (score > 2), "patches": score, "coverage": 0.93 + 0.07 * seed}
         for seed in (0, 1)
@@ -65,7 +65,8 @@ def test_the_table_says_which_method_is_better_how_soon_it_settles_and_what_it_c
     found = {row["verdict"]: row for row in table.verdicts(rows)}
     assert found["g-prior EM over TV-PredCP, marginal"]["more"] == pytest.approx(2.5)
     assert found["g-prior EM over TV-PredCP, marginal"]["more_stderr"] == pytest.approx(0.5)
-    assert found["seconds of TV-PredCP over those of g-prior EM, 2 draws"]["ratio"] == 25.0
+    name = "seconds of TV-PredCP over those of g-prior EM, 2 draws, each with the rows of T J"
+    assert found[name]["ratio"] == (50.0 + 6.0) / (2.0 + 6.0)
     assert found["EM steps with two draws"] == {"verdict": "EM steps with two draws", "steps": [2, 2], "met": True}
     assert not found["g-prior EM covers 92 to 99 %"]["met"]
     assert not any("MC dropout" in verdict for verdict in found)

@@ -10,13 +10,13 @@ from typing import Any, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
 from lapwing.evaluation.scores import Predictor, Scores, aligned, evaluate
 from lapwing.ground import probes
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
+from lapwing.ground.progress import track
 
 
 def corrupt(
@@ -136,7 +136,7 @@ def corruption_sweep(
     names: Sequence[str] = CORRUPTIONS,
     severities: Sequence[int] = SEVERITIES,
     transform: Callable[[Tensor], Tensor] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     options: Mapping[str, Any] | None = None,
     generator: torch.Generator | None = None,
 ) -> Sweep:
@@ -152,7 +152,7 @@ def corruption_sweep(
         names: Some of ``CORRUPTIONS``.
         severities: Some of ``SEVERITIES``.
         transform: From intensities to what the network takes, such as ``lambda x: (x - mean) / std``.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         options: Passed on to ``predict``, such as ``{"link": "mc"}``.
         generator: Source of randomness of the corruptions; ``None`` draws from PyTorch's global one.
 
@@ -189,7 +189,7 @@ def corruption_sweep(
 
     corrupted: dict[str, list[Scores]] = {name: [] for name in names}
     pairs = [(name, severity) for name in corrupted for severity in severities]
-    for name, severity in tqdm(pairs, disable=not progress, unit="corruption", leave=False):
+    for name, severity in track(pairs, "corruptions", unit="corruptions", progress=progress):
         source = torch.Generator(device).manual_seed(seed)
         corrupted[name].append(scores(corrupt(x, name, severity, generator=source)))
     return Sweep(scores(x), {name: tuple(row) for name, row in corrupted.items()}, tuple(severities))

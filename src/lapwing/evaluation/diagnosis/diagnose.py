@@ -14,7 +14,9 @@ from torch import Tensor
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
 from lapwing.ground import probes
+from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
+from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import Process
@@ -120,6 +122,8 @@ def percent(value: float) -> str:
     return f"{100 * value:.2g} %" if value < 1 else f"{100 * value:.0f} %"
 
 
+@default_device_aside()
+@working("diagnose")
 def diagnose(
     posterior: Any,
     samples: int = 200,
@@ -182,18 +186,20 @@ def diagnose(
 def _targets(
     process: Process, inputs: Tensor | None, samples: int, generator: torch.Generator | None
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"], Operator]:
-    """Targets that functions drawn from a process give, less their mean, one row a draw and output; mean; precision."""
+    """Targets that functions drawn from a process give, less their mean, one row a draw; mean; precision."""
     exact = process.with_solver(Cholesky()) if len(process.data) <= EXACT else process
     x = process.data.inputs[:POINTS] if inputs is None else process.data.check(inputs)
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     with torch.no_grad():
         drawn = process.sample_functions(samples, seed=seed)(x)
-        noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) / process.likelihood.noise**0.5
-        away = (drawn + noise - exact.mean(x)).double().movedim(2, 1).flatten(0, 1)
-        covariance = exact.covariance.joint(x).double() + torch.eye(len(x)).to(away) / process.likelihood.noise
-    return away, away.new_zeros(len(x)), Dense(torch.linalg.inv(covariance))
+        noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) * process.noises.sqrt().to(drawn)
+        away = (drawn + noise - exact.mean(x)).double().flatten(1)
+        covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
+        covariance.diagonal().add_(process.noises.repeat(len(x)))
+    return away, away.new_zeros(away.shape[1]), Dense(torch.linalg.inv(covariance))
 
 
+@default_device_aside()
 def diagnose_samples(
     samples: Float[Tensor, "s d"],
     mean: Tensor,

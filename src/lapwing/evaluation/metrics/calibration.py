@@ -124,8 +124,9 @@ def ece_floor(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> 
     generator = torch.Generator().manual_seed(0)
     total = 0.0
     for _ in range(FLOOR_DRAWS):
-        correct = torch.rand(confidence.shape, generator=generator, dtype=torch.float64) < confidence
-        gaps = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, correct.double() - confidence)
+        correct = torch.rand(confidence.shape, generator=generator, dtype=torch.float64, device="cpu") < confidence
+        gaps = torch.zeros(bins, dtype=torch.float64, device="cpu")
+        gaps.index_add_(0, index, correct.double() - confidence)
         total += float(gaps.abs().sum())
     return total / (FLOOR_DRAWS * confidence.numel())
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from lapwing.ground.data import Inputs, count, over_tensors, take, tensors
+from lapwing.ground.errors import reason_of
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable
@@ -59,7 +60,7 @@ def loose_rows(
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError) as reason:
-                logger.info("cannot vectorise over examples (%s): going through them one by one", reason)
+                logger.info("cannot vectorise over examples (%s): going through them one by one", reason_of(reason))
         return _one_by_one(network, params, inputs, cotangents)
 
 
@@ -132,7 +133,7 @@ def right_way(network: Network, names: tuple[str, ...], inputs: Inputs) -> Way:
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError) as reason:
-                logger.info("rows of the Jacobian cannot be made %s: %s", way, str(reason).split("\n")[0])
+                logger.info("rows of the Jacobian cannot be made %s: %s", way, reason_of(reason))
             else:
                 return way
     return WAYS[-1]

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from lapwing.ground.data import Batch, Inputs, chunks, count
+from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.plain import Reverse
 
@@ -71,7 +72,7 @@ class Copies:
 
         def loss(f: Tensor, place: slice, *terms: Tensor) -> Tensor:
             y = likelihood.canonical_targets(f, batch.targets[place])
-            nll = likelihood.nll(f, y).double().sum()
+            nll = likelihood.total_nll(f, y)
             return nll - sum((u * f).double().sum() for u in terms)
 
         return self._summed(loss, weights, batch.inputs, along)
@@ -124,7 +125,7 @@ class Copies:
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, ValueError) as reason:
-                logger.info("cannot vectorise over copies (%s): going through them one by one", reason)
+                logger.info("cannot vectorise over copies (%s): going through them one by one", reason_of(reason))
             return torch.stack([(plain or function)(*column) for column in zip(*columns, strict=True)])
 
 

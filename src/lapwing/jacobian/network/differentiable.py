@@ -11,32 +11,51 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import by_position
 
 
-def live(module: nn.Module, pull: float = 1.0) -> Network:
+def live(module: nn.Module, pull: float = 1.0, output: Output = None) -> Network:
     """A network that holds the module's own parameters, so that what is computed from it can be differentiated in them.
 
     Args:
         module: The module, as it is now: make the network again after every step.
         pull: Factor on the gradients that reach the parameters; values are unchanged.
+        output: Which part of what the module returns is its output.
 
     Raises:
         ConfigError: If no parameter requires a gradient.
         DataError: If a weight is not finite.
+        UnsupportedError: If one was made in inference mode.
     """
-    network = Network.of(module)
+    check_trainable(module)
+    network = Network.of(module, output)
     known = dict(module.named_parameters())
     params = {
         name: known[name] if pull == 1.0 else known[name].detach().lerp(known[name], pull) for name in network.names
     }
     object.__setattr__(network, "params", params)
     return network
+
+
+def check_trainable(module: nn.Module) -> None:
+    """Refuses a module whose weights autograd does not track, whatever is asked of them.
+
+    Raises:
+        UnsupportedError: If a weight was made in inference mode.
+    """
+    made = [name for name, value in module.named_parameters() if value.is_inference()]
+    if made:
+        raise UnsupportedError(
+            "weights that can be trained",
+            f"{', '.join(made[:3])}, made in torch.inference_mode()",
+            "copy.deepcopy(model) outside of it",
+        )
 
 
 @final
@@ -117,7 +136,7 @@ class LiveBatch:
             except (RuntimeError, ValueError) as reason:
                 raise UnsupportedError(
                     "a network that can be vectorised over examples, to differentiate its Jacobian",
-                    str(reason).split("\n")[0],
+                    reason_of(reason),
                     "log_det=StochasticLanczos(), which needs no rows, or log_det=None with updates=ByEvidence()",
                 ) from reason
         return torch.cat(list(blocks.values()), dim=-1)

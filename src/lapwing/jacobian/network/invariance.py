@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, checked, count, is_pair, ordinary, over_tensors, place, take
+from lapwing.ground.data import Inputs, InputsLike, checked, count, is_pair, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError, describe
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network, call, serving
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.priors import Layerwise
 
@@ -33,7 +34,7 @@ FEWEST, MOST = 16, 256
 """Examples to try with."""
 
 
-def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Layerwise:
+def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, output: Output = None) -> Layerwise:
     """A prior with one precision for each group of normalised weights, and one for all other weights.
 
     Normalised weights v'' have no scale, ``g(v' + v'') = g(v' + c v'')`` for all c > 0. With precisions of their own,
@@ -44,6 +45,7 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
         model: The trained network; left exactly as it is.
         inputs: Inputs of some examples, a few dozen.
         precision: The precision all start from.
+        output: Which part of what the network returns is its output: a key, an index or a function of it.
 
     Raises:
         DataError: If there are no inputs, or they are not finite, or no two for a normalisation over the batch.
@@ -57,7 +59,7 @@ def normalised(model: nn.Module, inputs: Inputs, precision: float = 1.0) -> Laye
         >>> normalised(net, torch.randn(20, 3)).parts
         (('0.weight', '0.bias'),)
     """
-    network = Network.of(unwrapped(model, "normalised(model, x)"))
+    network = Network.of(unwrapped(model, "normalised(model, x)"), output)
     try:
         parts = scale_invariant(network, checked(inputs, network.like))
     except TypeError as error:
@@ -123,7 +125,9 @@ class Trial:
     def outputs(self, values: Params) -> Tensor:
         """Outputs at given values of the parameters, flat."""
         held = {name: value.clone() for name, value in self._fixed.items()}
-        return call(self._network.module, {**held, **values}, self._inputs, tied=self._network.tied).flatten()
+        network = self._network
+        outputs = call(network.module, {**held, **values}, self._inputs, tied=network.tied, output=network.output)
+        return outputs.flatten()
 
     def unchanged(self, names: Collection[str]) -> bool:
         """Whether the outputs stay as they are when these parameters are scaled."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import chain
-from typing import Any, final
+from typing import final
 from zlib import crc32
 
 import torch
@@ -24,8 +24,12 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
 from lapwing.ground.data import UNPACK, Inputs, bits, check_finite, ordinary, over_tensors
-from lapwing.ground.errors import ConfigError, MismatchError, ShapeError, UnsupportedError, describe
+from lapwing.ground.device import users_default_device
+from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError, describe
 from lapwing.ground.tree import Layout, Params, together
+from lapwing.jacobian.network.checkpoints import without_checkpoints
+from lapwing.jacobian.network.output import Output, check_output, output_of
+from lapwing.jacobian.network.snapshot import Snapshot
 
 ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
@@ -33,7 +37,7 @@ tensors meanwhile, and `jvp` and `sdpa_kernel` count and choose for the whole pr
 
 RECOMPUTED = (
     "Expected a network in eval mode, or one that keeps what its backward pass needs. Got one in training mode that "
-    "computes it again, by torch.utils.checkpoint. Try model.eval() before the fit."
+    "computes or fetches it again, by torch.autograd.graph.saved_tensors_hooks. Try model.eval() before the fit."
 )
 """What is said of a network whose derivatives would be those of another function."""
 
@@ -44,10 +48,11 @@ class Network:
     """A module read as ``f(weights, inputs)``, in eval mode, its buffers frozen, the module itself never written to.
 
     Args:
-        module: The trained network; referenced, not copied.
+        module: The trained network; referenced, not copied, but for tensors that were made in inference mode.
         names: Parameters that are uncertain, in the order of ``named_parameters``. A tied weight is meant wherever it
             is used; by another than the first of its names it is meant where it has that name alone.
         index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
+        output: Which part of what the module returns is its output; see ``output_of``.
         noted: What was said of it in the log, once.
 
     Raises:
@@ -63,26 +68,26 @@ class Network:
     module: nn.Module
     names: tuple[str, ...]
     index: Tensor | None = None
+    output: Output = None
     params: Params = field(init=False, repr=False)
     fixed: Params = field(init=False, repr=False)
     buffers: Params = field(init=False, repr=False)
-    state: tuple[int, ...] = field(init=False, repr=False)
-    digest: int = field(init=False, repr=False)
+    snapshot: Snapshot = field(init=False, repr=False)
     noted: set[str] = field(default_factory=set[str], init=False, repr=False)
 
     def __post_init__(self) -> None:
-        with ALONE:
+        check_output(self.output)
+        with ALONE, torch.inference_mode(False):
             known = dict(self.module.named_parameters(remove_duplicate=self.tied))
             if not self.names or (self.index is not None and not len(self.index)):
                 raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
             for name, value in known.items():
                 check_finite(value, f"weights in {name!r}", "the checkpoint before that")
             vars(self).update(
-                params={name: known[name].detach() for name in self.names},
-                fixed={name: value.detach() for name, value in known.items() if name not in self.names},
+                params={name: ordinary(known[name].detach()) for name in self.names},
+                fixed={name: ordinary(value.detach()) for name, value in known.items() if name not in self.names},
                 buffers={name: value.detach().clone() for name, value in self.module.named_buffers()},
-                state=state_of(self.module),
-                digest=digest_of(self.module),
+                snapshot=Snapshot(self.module),
             )
 
     @cached_property
@@ -91,8 +96,12 @@ class Network:
         return set(self.names) <= dict(self.module.named_parameters()).keys()
 
     @classmethod
-    def of(cls, module: nn.Module) -> Network:
+    def of(cls, module: nn.Module, output: Output = None) -> Network:
         """All parameters that require a gradient, uncertain.
+
+        Args:
+            module: The trained network.
+            output: Which part of what it returns is its output.
 
         Raises:
             ConfigError: If no parameter requires a gradient.
@@ -107,7 +116,22 @@ class Network:
                 if there
                 else "the module that holds the trained weights",
             )
-        return cls(module, names)
+        return cls(module, names, output=output)
+
+    def with_uncertain(self, names: tuple[str, ...], index: Tensor | None = None) -> Network:
+        """The same network with other uncertain weights.
+
+        Args:
+            names: Parameters that hold them.
+            index: Their positions within those; ``None`` means all.
+        """
+        return Network(self.module, names, index, self.output)
+
+    @property
+    def whole(self) -> Network:
+        """The same network with every parameter uncertain that can be, frozen ones too."""
+        named = self.module.named_parameters()
+        return self.with_uncertain(tuple(name for name, value in named if differentiable(value)))
 
     @cached_property
     def layout(self) -> Layout:
@@ -142,7 +166,7 @@ class Network:
     @cached_property
     def weights(self) -> Float[Tensor, " d"]:
         """The trained values of the uncertain weights."""
-        self.check_unchanged()
+        self.check_unchanged(whole=True)
         return self.chosen(self.layout.flatten(self.params))
 
     def with_weights(self, weights: Float[Tensor, " d"]) -> Params:
@@ -183,19 +207,21 @@ class Network:
         buffers = {name: value.clone() for name, value in self.buffers.items()}
         values = {**self.fixed, **buffers, **(self.params if params is None else params)}
         with serving(self.module):
-            return call(self.module, values, over_tensors(ordinary, inputs), tied=self.tied)
+            return call(self.module, values, over_tensors(ordinary, inputs), tied=self.tied, output=self.output)
 
-    def check_unchanged(self, *, values: bool = True) -> None:
+    def check_unchanged(self, *, whole: bool = False) -> None:
         """Refuses to go on when the module's tensors were written to after they were captured here.
 
         Args:
-            values: Whether their bits are looked at too, once a call; else, at every product, only where they lie and
-                how often autograd saw them written to.
+            whole: Whether all their bits are looked at, as before they are written to a file; else what ``Snapshot``
+                looks at at every call.
 
         Raises:
             MismatchError: If a parameter or buffer has changed since.
         """
-        if state_of(self.module) != self.state or (values and digest_of(self.module) != self.digest):
+        with ALONE:
+            unchanged = self.snapshot.holds(whole=whole)
+        if not unchanged:
             raise MismatchError(
                 "the network as it was when the posterior was fitted",
                 "weights or buffers that were written to since",
@@ -212,30 +238,46 @@ class Network:
             digest.update(bits(value))
         return digest.hexdigest()
 
-    def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None]]:
-        self.check_unchanged()
-        return (Network, (self.module, self.names, self.index))
+    def __reduce__(self) -> tuple[type[Network], tuple[nn.Module, tuple[str, ...], Tensor | None, Output]]:
+        self.check_unchanged(whole=True)
+        return (Network, (self.module, self.names, self.index, self.output))
 
 
-def state_of(module: nn.Module) -> tuple[int, ...]:
-    """Where a module's tensors lie, and how often they were written to."""
-    with ALONE:
-        held = list(chain(module.parameters(), module.buffers()))
-        versions = [0 if value.is_inference() else value._version for value in held]
-        return (*(value.data_ptr() for value in held), *versions)
+def like_of(module: nn.Module) -> Tensor | None:
+    """A parameter whose device and type the inputs take: the first that is no whole number, as 8-bit weights are.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> layer.weight = nn.Parameter(torch.ones(1, 2, dtype=torch.int8), requires_grad=False)
+        >>> like_of(layer).dtype
+        torch.float32
+    """
+    return next((value.detach() for value in module.parameters() if differentiable(value)), None)
+
+
+def differentiable(value: Tensor) -> bool:
+    """Whether its type is one that has derivatives."""
+    return value.is_floating_point() or value.is_complex()
 
 
 def digest_of(module: nn.Module) -> int:
-    """A checksum of the bits of a module's tensors, which also sees what is written past autograd."""
+    """A checksum of the bits of a module's tensors."""
     with ALONE:
         held = chain(module.parameters(), module.buffers())
         return reduce(lambda digest, value: crc32(bits(value), digest), held, 0)
 
 
-def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True) -> Tensor:
+def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True, output: Output = None) -> Tensor:
     """Raw outputs of a module that computes with these parameters and buffers in place of its own, tied weights tied.
 
     An error of the module stays its own, with a note on what it was given.
+
+    Args:
+        module: The module.
+        tensors: Parameters and buffers by name; those that are missing are its own.
+        inputs: What it is called with.
+        tied: Whether tied weights stay so.
+        output: Which part of what it returns is its output.
 
     Raises:
         UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
@@ -244,43 +286,25 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
         raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
     try:
-        result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
-    except (RuntimeError, TypeError, ValueError) as error:
+        with users_default_device():
+            result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
         came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
         error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")
         raise
-    return outputs_of(result)
-
-
-def outputs_of(result: Any) -> Tensor:
-    """The output tensor of a network call: a tensor, the first of a tuple, or ``.logits``.
-
-    Raises:
-        ShapeError: If there is no such tensor.
-    """
-    if isinstance(result, Tensor):
-        return result
-    logits = result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
-    if isinstance(logits, Tensor):
-        return logits
-    if isinstance(result, list | tuple) and result and isinstance(result[0], Tensor):
-        return result[0]
-    raise ShapeError(
-        "a network that returns a tensor, a tuple that starts with one, or an object with .logits",
-        describe(result),
-        "a small module that wraps yours and returns the tensor",
-    )
+    return output_of(result, output)
 
 
 @contextmanager
 def serving(module: nn.Module) -> Generator[None]:
-    """The module in eval mode, uncompiled, without the autocast of ``accelerate`` and without backward hooks.
+    """The module in eval mode, uncompiled, without the autocast of ``accelerate``, checkpoints and backward hooks.
 
     Derivatives are in the type of its weights. Modes, hooks and all that a forward pass assigns are restored, always.
     """
     with (
         ALONE,  # first, for the compiler's stance changes as soon as it is made
         torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext(),
+        without_checkpoints(),
         disable_saved_tensors_hooks(RECOMPUTED) if any(part.training for part in module.modules()) else nullcontext(),
     ):
         before = [(part, part.training, dict(vars(part))) for part in module.modules()]

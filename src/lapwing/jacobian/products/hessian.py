@@ -57,7 +57,7 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
     prepare = plain if form == "plain" else partial(recorded, Recording(model, (recipe,)), plain)
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        network.check_unchanged(values=False)
+        network.check_unchanged()
         parts = (own(block) for own in store.visit(form or "split", model.data, room, prepare))
         return torch.empty_like(block).copy_(model.data.added(summed(parts, block)))
 

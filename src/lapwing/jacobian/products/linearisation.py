@@ -128,7 +128,7 @@ class Linearisation:
 
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
         """Every chunk of the data, in their order; by so many columns the form is chosen."""
-        self.model.network.check_unchanged(values=False)
+        self.model.network.check_unchanged()
         form, store = self.choose(columns), self.store
         if form == "layers" and self.work.layers.held * self.model.data.examples * self._itemsize > store.room:
             store.too_large.add(form)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from lapwing.ground.data import Batch, Inputs
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.layers.capture import history
 from lapwing.jacobian.model import Model, along
 from lapwing.jacobian.network.network import ALONE, Network
@@ -147,7 +147,7 @@ def forward_mode(
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as reason:
-        logger.info(words, reason)
+        logger.info(words, reason_of(reason))
         network.noted.add(words)
         return None
 

@@ -17,7 +17,7 @@ from torch.func import functionalize
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.network.network import ALONE
 from lapwing.jacobian.products.graphs import after, check_pure, fuse, simplify
 
@@ -107,10 +107,8 @@ def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Seq
         with ALONE, torch.inference_mode(False), torch.enable_grad():
             module: GraphModule = record(*apart)
     except Exception as reason:  # whatever a network does that cannot be recorded, there is a slower way
-        words = str(reason).strip().splitlines()
-        raise UnsupportedError(
-            "a network whose operations can be recorded", f"{type(reason).__name__}: {words[0] if words else ''}", ""
-        ) from reason
+        said = f"{type(reason).__name__}: {reason_of(reason)}"
+        raise UnsupportedError("a network whose operations can be recorded", said, "") from reason
     simplify(module.graph)
     check_pure(module.graph)
     fuse(module.graph, len(column))

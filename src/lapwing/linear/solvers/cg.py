@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_kind
+from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.results import Solution, joined
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
@@ -87,7 +87,9 @@ class CG(Solver):
             ``Diagonal()``, ``RankOne()``; ``None`` for the prior alone, P = A: free, and nothing where all
             its precisions are alike.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        seconds: Time after which a block takes no further step, and says how far it is; ``None`` for any.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number is not positive.
@@ -97,18 +99,21 @@ class CG(Solver):
 
     Example:
         >>> CG(rtol=1e-4)
-        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, progress=False)
+        CG(rtol=0.0001, max_iterations=1000, preconditioner=None, max_bytes=1073741824, seconds=None, progress=None)
     """
 
-    cure = "a preconditioner such as CG(preconditioner=PivotedCholesky(100)), or a larger max_iterations"
+    cure = "a preconditioner of more rank, up to CG(preconditioner=PivotedCholesky(1000)), or a larger max_iterations"
 
     rtol: float | None = None
     max_iterations: int = 1000
     preconditioner: Preconditioner | None = None
     max_bytes: int = 2**30
-    progress: bool = False
+    seconds: float | None = None
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds, "60.0")
         if self.rtol is not None:
             check_fraction("rtol", self.rtol, "CG(rtol=1e-6)")
         check_count("max_iterations", self.max_iterations)
@@ -130,6 +135,7 @@ class CG(Solver):
                 max_iterations=self.max_iterations,
                 preconditioner=problem.prior if prepared is None else prepared,
                 initial=start,
+                seconds=self.seconds,
                 progress=self.progress,
             )
 

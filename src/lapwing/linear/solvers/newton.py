@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linear.loss import Line, Loss, Mode, Point, dot
@@ -34,7 +34,9 @@ PATIENCE = 4
 """Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
-def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: int, progress: bool = False) -> Mode:
+def minimise(
+    loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: int, progress: bool | None = None
+) -> Mode:
     """The minimum by Newton-CG with a line search.
 
         Λ p = -∇,   w ← w + t p                                             (Nocedal & Wright 2006, algorithm 7.1)
@@ -53,7 +55,7 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
             its minimum is asked for; the epochs of an ``SGD`` are those of all solves together.
         rtol: Relative gradient at which the minimum is found.
         steps: Most steps.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
         NumericalError: If the loss is not finite at the start, or every step of an ``SGD`` diverged.
@@ -69,11 +71,11 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
     if isinstance(solver, SGD):
         step = solver.survey(loss.problem(point), 1, torch.Generator().manual_seed(solver.seed))[1]
         solver, most, spent = replace(solver, step=step), solver.epochs + POWER, POWER
-    with tqdm(total=steps, desc="Newton", disable=not progress, unit="step", leave=False) as bar:
+    with Bar("Newton", most=steps, progress=progress) as bar:
         while True:
             slope, relative = loss.gradient(point)
             value = loss.value(point)
-            bar.set_postfix(gradient=f"{relative:.1e}")
+            bar.update(0, f"gradient {relative:.1e}, done at {rtol:.1e}")
             if relative < best or value < lowest - rounding(point) * abs(lowest):
                 since = number
             best, lowest = min(best, relative), min(lowest, value)
@@ -98,9 +100,9 @@ def minimise(loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: in
 
 
 def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float, left: float) -> Solution:
-    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in what is left."""
+    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in the passes left."""
     if isinstance(solver, SGD):
-        return replace(solver, epochs=int(left)).solve(problem, b)
+        return replace(solver, epochs=int(left)).approach(problem, b)
     if not isinstance(solver, CG):
         return solver.solve(problem, b)
     return conjugate_gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,16 +13,27 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
+from lapwing.linalg import Dense, Diagonal, FunctionOperator, Structured
 from lapwing.linear.gauss_newton import Gram
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.descent import Gradient, descend
 from lapwing.linear.solvers.dual import GROWTH, LOOKS, SAFE, coordinates, largest_eigenvalue
-from lapwing.linear.solvers.stochastic import Stochastic, relative, shortened
+from lapwing.linear.solvers.stochastic import (
+    Distance,
+    Stochastic,
+    function_distance,
+    relative,
+    shortened,
+    squared_error,
+)
+
+FACTOR = 2**31
+"""Bytes the matrix of the inducing points may take to be factored (2 GiB)."""
 
 
 @final
@@ -45,20 +57,25 @@ class PrimalSGD(Stochastic):
         batch: Rows r of a step, none twice.
         features: Random features of a step.
         inducing: Correlation under the prior above which one of two points is left out; ``None`` keeps all.
-        rtol: Relative residual at which it ends; with inducing points that of the normal equations.
+        rtol: Relative residual at which it ends, as ``SDD``'s. With inducing points it is that of the normal equations,
+            whose largest eigenvalues hide all others, so that predictions at the data must be as near to those of the
+            solution too, root mean square, in the scale of the targets. Of that there is an estimate, by
+            ``squared_error``. It is what ``error`` of the solution says.
         step: β n, in the units of the source, whose objective is ν times the above; ``None`` for three quarters of the
             longest stable one, ``2 (1 + ρ) / ((1 + 2ρ) λ₁ (λ₁ + ν))``. One that diverges is halved.
         momentum: ρ.
         seed: Of everything random.
         max_bytes: Memory the blocks may take; more columns than fit are solved one block after another.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense; it names the one.
 
     Cost:
         A step: r rows, ``features`` random features of every point, and ``2 n (r + features)`` multiplications a
-        column. Twenty products with the matrix for residuals in all.
+        column. Twenty products with the matrix for residuals in all; with inducing points forty, ten more for each look
+        at the error where the residual is small, and the factor of their matrix for up to 16,384 of them.
 
     Example:
         >>> PrimalSGD(steps=5_000).features
@@ -77,7 +94,7 @@ class PrimalSGD(Stochastic):
     momentum: float = 0.9
     seed: int = 0
     max_bytes: int = 2**30
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +119,10 @@ class PrimalSGD(Stochastic):
         length = torch.linalg.vector_norm(rest, dim=0) / torch.linalg.vector_norm(values + noise, dim=0)
         solver = replace(self, rtol=self.rtol / max(1.0, float(length.max())))
         found = solver.solve(problem, rest, initial=-shift if initial is None else initial - shift)
-        return replace(found, value=found.value + shift, residual=found.residual * length)
+        unit = problem.prior.values.sqrt()[:, None]
+        share = relative(rest / unit, (values + noise) / unit)
+        error = None if found.error is None else found.error * share
+        return replace(found, value=found.value + shift, residual=found.residual * length, error=error)
 
     def descent(
         self, problem: Problem, columns: int
@@ -116,13 +136,13 @@ class PrimalSGD(Stochastic):
             largest = largest_eigenvalue(problem, generator)
             curvature = largest * (largest * level / float(noise.min()) + level)
             step = SAFE * 2 * (1 + self.momentum) / ((1 + 2 * self.momentum) * curvature) * n
-        points = None if self.inducing is None else thinned(problem.curvature, self.inducing, generator)
-        return shortened(partial(self._descend, problem, points, generator), step, n)
+        induced = None if self.inducing is None else InducingPoints.thinned(problem, self.inducing, generator)
+        return shortened(partial(self._descend, problem, induced, generator), step, n)
 
     def _descend(
         self,
         problem: Problem,
-        points: Tensor | None,
+        induced: InducingPoints | None,
         generator: torch.Generator,
         b: Tensor,
         start: Tensor,
@@ -130,6 +150,7 @@ class PrimalSGD(Stochastic):
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
         look = max(1, self.steps // LOOKS)
+        points = None if induced is None else induced.points
         at = slice(None) if points is None else points
         passes = descend(
             start[at],
@@ -138,26 +159,35 @@ class PrimalSGD(Stochastic):
             steps=self.steps,
             momentum=self.momentum,
         )
-        x, taken, residual = start, 0, torch.zeros(0)
+
+        def distance(within: float) -> Distance:
+            if induced is None:
+                return function_distance(problem, b, x)
+            return induced.distance(problem, b, x, within)
+
+        x, taken, within = start, 0, self.rtol
         stopped: Stopped = "interrupted"
-        bar = tqdm(total=self.steps, desc="primal descent", disable=not self.progress, unit="step", leave=False)
-        with bar, suppress(KeyboardInterrupt):
+        bar = Bar("primal descent", most=self.steps, progress=self.progress)
+        with suppress(KeyboardInterrupt), bar:
             for now in islice(passes, -(-self.steps // look)):
-                bar.update(now.steps - taken)
+                since = now.steps - taken
                 x, taken = torch.zeros_like(start), now.steps
                 x[at] = now.value
-                residual = self._residual(problem, b, x, points)
-                bar.set_postfix(residual=f"{float(residual.max()):.1e}")
-                if now.diverged or not float(residual.max()) < GROWTH:
+                found = distance(within)
+                left = float(found.residual.max())
+                bar.update(since, f"residual {left:.1e}, done at {self.rtol:.1e}")
+                if now.diverged or not left < GROWTH:
                     return None
-                if float(residual.max()) <= self.rtol:
+                if found.worst <= self.rtol:
                     stopped = "converged"
                     break
+                if left <= within:
+                    within = left / 2
             else:
                 stopped = "iterations"
-        if not taken:
-            residual = self._residual(problem, b, x, points)
-        return Solution(x, residual, taken, b.shape[1] * (2 * taken * self.batch // problem.size + LOOKS), stopped)
+        found = distance(math.inf)
+        matvecs = b.shape[1] * (2 * taken * self.batch // problem.size + LOOKS)
+        return Solution(x, found.residual, taken, matvecs, stopped, found.error)
 
     def _gradients(
         self, problem: Problem, b: Tensor, points: Tensor | None, generator: torch.Generator
@@ -178,16 +208,59 @@ class PrimalSGD(Stochastic):
 
             yield gradient
 
-    def _residual(self, problem: Problem, b: Tensor, x: Tensor, points: Tensor | None) -> Float[Tensor, " k"]:
-        """How much of the right-hand side is left, of the normal equations where there are fewer points."""
-        rest = b - problem.precision @ x
-        if points is None:
-            return relative(rest, b)
-        noise = problem.prior.values[:, None]
-        rest = rest / noise + x
-        at_points = problem.curvature @ torch.cat([rest, b / noise], 1)
-        left, right = at_points[points].chunk(2, 1)
-        return relative(left - (problem.curvature @ x)[points], right)
+
+@final
+@dataclass(frozen=True, eq=False)
+class InducingPoints:
+    """Fewer points Z than observations, whose weights solve ``(K_ZX N⁻¹ s K_XZ + K_ZZ) x = K_ZX N⁻¹ b``.
+
+    Args:
+        points: Which of the observations.
+        prior: ``K_ZZ``, to rounding; its diagonal where it would take more than 2 GiB.
+    """
+
+    points: Int[Tensor, " m"]
+    prior: Structured
+
+    @classmethod
+    def thinned(cls, problem: Problem, correlation: float, generator: torch.Generator) -> InducingPoints:
+        """Those no two of which are more alike; see ``thinned``."""
+        gram = problem.curvature
+        points = thinned(gram, correlation, generator)
+        diagonal = gram.diagonal()[points].double()
+        if 8 * len(points) ** 2 > FACTOR:
+            return cls(points, Diagonal(diagonal))
+        rounding = torch.finfo(gram.dtype).eps ** 0.5 * float(diagonal.max())
+        return cls(points, Dense(gram.rows(points, points).double(), shift=rounding))
+
+    def distance(self, problem: Problem, b: Float[Tensor, "n k"], x: Float[Tensor, "n k"], within: float) -> Distance:
+        """How far from the solution some weights are.
+
+        Args:
+            problem: The problem of all observations.
+            b: Right-hand sides.
+            x: Weights, 0 at all other points.
+            within: Residual of the normal equations up to which the error is estimated; infinite beyond.
+
+        Cost:
+            Three products with K; ten more for the error.
+        """
+        gram, scale, points, noise = problem.curvature, problem.scale, self.points, problem.prior.values[:, None]
+
+        def precision(block: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
+            whole = block.new_zeros(problem.size, block.shape[1]).index_copy_(0, points, block)
+            values = gram @ whole
+            return (gram @ (scale * values / noise))[points] + values[points]
+
+        target = (gram @ (b / noise))[points]
+        rest = target - precision(x[points])
+        residual = relative(rest, target)
+        if not float(residual.max()) <= within:
+            return Distance(residual, torch.full_like(residual, math.inf))
+        shape = (len(points), len(points))
+        off = squared_error(FunctionOperator(precision, precision, shape, noise), rest, self.prior)
+        size = torch.linalg.vector_norm(b / noise.sqrt(), dim=0, dtype=torch.float64)
+        return Distance(residual, (scale * off).sqrt() / torch.where(size > 0, size, 1.0))
 
 
 def thinned(gram: Gram, correlation: float, generator: torch.Generator) -> Int[Tensor, " m"]:

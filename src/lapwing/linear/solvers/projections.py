@@ -10,9 +10,9 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.linalg import Dense
 from lapwing.linear.problem import Problem
@@ -34,7 +34,8 @@ class AlternatingProjections(Solver):
         block: Coordinates to a block.
         epochs: Most passes, each of as many steps as there are blocks.
         rtol: Relative residual of the worst column at which it ends.
-        progress: Whether to show a progress bar with the residual.
+        progress: Whether to show a progress bar with the residual; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Raises:
         ConfigError: If a number makes no sense.
@@ -45,7 +46,7 @@ class AlternatingProjections(Solver):
 
     Example:
         >>> AlternatingProjections(block=500)
-        AlternatingProjections(block=500, epochs=50, rtol=0.01, progress=False)
+        AlternatingProjections(block=500, epochs=50, rtol=0.01, progress=None)
     """
 
     cure = "more epochs, a larger block, or CG()"
@@ -53,7 +54,7 @@ class AlternatingProjections(Solver):
     block: int = 1000
     epochs: int = 50
     rtol: float = 1e-2
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         check_count("block", self.block)
@@ -74,8 +75,8 @@ class AlternatingProjections(Solver):
         size = torch.linalg.vector_norm(b, dim=0)
         size, residual, taken = torch.where(size > 0, size, 1.0), relative(rest, b), 0
         steps, stopped = self.epochs * len(blocks), "interrupted"
-        bar = tqdm(total=steps, desc="alternating projections", disable=not self.progress, unit="step", leave=False)
-        with bar, suppress(KeyboardInterrupt):
+        bar = Bar("alternating projections", most=steps, progress=self.progress)
+        with suppress(KeyboardInterrupt), bar:
             while float(residual.max()) > self.rtol and taken < steps:
                 worst = int(torch.stack([(rest[part] / size).square().sum() for part in blocks]).argmax())
                 index = blocks[worst]
@@ -87,8 +88,7 @@ class AlternatingProjections(Solver):
                 x[index] += change
                 rest -= rows.mT @ change
                 residual, taken = relative(rest, b), taken + 1
-                bar.update()
-                bar.set_postfix(residual=f"{float(residual.max()):.1e}")
+                bar.update(said=f"residual {float(residual.max()):.1e}, done at {self.rtol:.1e}")
             stopped = "converged" if bool((residual <= self.rtol).all()) else "iterations"
         if stopped == "interrupted":
             residual = residual_of(problem, b, x)

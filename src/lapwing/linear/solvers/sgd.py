@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,16 +11,16 @@ from typing import ClassVar, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linear.loss import Loss, Mode, Point
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.descent import Descended, Gradient, gradients, settle
-from lapwing.linear.solvers.stochastic import Stochastic, relative, residual_of
+from lapwing.linear.solvers.stochastic import QUADRATURE, Distance, Stochastic, relative, residual_of, squared_error
 
 POWER = 5
 """Steps of the power method on each piece of the data."""
@@ -51,7 +52,9 @@ class SGD(Stochastic):
         epochs: Most passes over the data.
         batch: Examples to a mini-batch: consecutive pieces of the data, as the loader and memory cut them, are taken
             together until they are so many.
-        rtol: Relative residual at which a column is done.
+        rtol: Relative residual at which a column is done, and relative error of what it predicts: ``|x - x*|`` over
+            ``|x*|``, both in the norm of Λ, in which predictions differ by as many of their standard deviations at
+            most. It is estimated by ``squared_error``, and what ``error`` of the solution says.
         step: Length of a step in the coordinates above; ``None`` for the rule.
         momentum: Nesterov's momentum.
         clip: Gradients longer than so many times the right-hand side (or the first gradient, if longer) are shortened.
@@ -62,8 +65,9 @@ class SGD(Stochastic):
         ConfigError: If a number makes no sense; it names the one.
 
     Cost:
-        An epoch: one product with G. Before, about five products with one column; at the end, one product with Λ for
-        the residual. ``iterations`` of the solution are steps, ``matvecs`` columns times passes over the data.
+        An epoch: one product with G. Before, about five products with one column. Where it seems to be done, and at the
+        end, one product with Λ for the residual, and five more for the error where that is within ``rtol``.
+        ``iterations`` of the solution are steps, ``matvecs`` columns times passes over the data.
 
     Example:
         >>> SGD(epochs=50, batch=100).momentum
@@ -95,6 +99,19 @@ class SGD(Stochastic):
         steps, step = self.survey(problem, columns, generator)
         return partial(self._block, problem, steps=steps, step=step, generator=generator)
 
+    def approach(self, problem: Problem, b: Float[Tensor, " d"]) -> Solution:
+        """A solution judged by its residual alone, where what is left will be solved for again: see ``minimise``.
+
+        Args:
+            problem: The problem.
+            b: Right-hand side.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        steps, step = self.survey(problem, 1, generator)
+        block, start = b[:, None], torch.zeros_like(b[:, None])
+        found = self._block(problem, block, start, steps=steps, step=step, generator=generator, judged=False)
+        return replace(found, value=found.value[:, 0])
+
     def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
         """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
 
@@ -107,13 +124,27 @@ class SGD(Stochastic):
         rest = b - problem.precision @ start
         solution = self.solve(problem, rest)
         value, columns = start + solution.value, b[0].numel()
-        matvecs = solution.matvecs + columns
-        return replace(solution, value=value, residual=residual_of(problem, b, value), matvecs=matvecs + columns)
+        share = energy_norm(solution.value, rest) / energy_norm(value, b)
+        return replace(
+            solution,
+            value=value,
+            residual=residual_of(problem, b, value),
+            matvecs=solution.matvecs + 2 * columns,
+            error=None if solution.error is None else solution.error * share,
+        )
 
     def _block(
-        self, problem: Problem, b: Tensor, start: Tensor, *, steps: int, step: float, generator: torch.Generator
+        self,
+        problem: Problem,
+        b: Tensor,
+        start: Tensor,
+        *,
+        steps: int,
+        step: float,
+        generator: torch.Generator,
+        judged: bool = True,
     ) -> Solution:
-        """The solution of columns that fit the memory."""
+        """The solution of columns that fit the memory, judged by what it predicts or by its residual alone."""
         root = problem.prior.values.sqrt()[:, None]
         target = b / root
 
@@ -122,9 +153,25 @@ class SGD(Stochastic):
             pulls = ((lambda x, piece=piece: problem.scale * (piece @ x) for piece in batch) for batch in batches)
             return gradients(pulls, root, steps, target)
 
-        def truth(z: Tensor) -> tuple[float, Tensor]:
-            residual = residual_of(problem, b, z / root)
-            return float(residual.max()), residual
+        looks = 0
+
+        def distance(z: Tensor, within: float) -> Distance:
+            nonlocal looks
+            x = z / root
+            rest = b - problem.precision @ x
+            residual = relative(rest, b)
+            if not judged:
+                return Distance(residual, None)
+            if not float(residual.max()) <= within:
+                return Distance(residual, torch.full_like(residual, math.inf))
+            looks += 1
+            off = squared_error(problem.precision, rest, problem.prior)
+            solution = (x * b).double().sum(0) + (x * rest).double().sum(0) + off
+            return Distance(residual, torch.where(off > 0, off / solution, 0.0).sqrt())
+
+        def truth(z: Tensor) -> tuple[float, Distance]:
+            found = distance(z, self.rtol)
+            return found.worst, found
 
         done = settle(
             root * start,
@@ -139,9 +186,18 @@ class SGD(Stochastic):
             clip=self.clip,
             scale=torch.linalg.vector_norm(target, dim=0),
         )
-        met = bool((done.found <= self.rtol).all())
-        matvecs = done.passes * b.shape[1] + POWER * (self.step is None)
-        return Solution(done.value / root, done.found, done.steps, matvecs, "converged" if met else done.stopped)
+        found = done.found
+        if found.worst == math.inf:
+            found = distance(done.value, math.inf)
+        passes = done.passes + QUADRATURE * looks
+        return Solution(
+            value=done.value / root,
+            residual=found.residual,
+            error=found.error,
+            iterations=done.steps,
+            matvecs=passes * b.shape[1] + POWER * (self.step is None),
+            stopped="converged" if found.worst <= self.rtol else done.stopped,
+        )
 
     def survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
         """Mini-batches m in an epoch, and the length of a step.
@@ -163,6 +219,11 @@ class SGD(Stochastic):
         return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
 
 
+def energy_norm(x: Float[Tensor, "d *k"], b: Float[Tensor, "d *k"]) -> Float[Tensor, " k"]:
+    """``|x|_Λ`` of the solutions ``Λ x = b``, each column, float64."""
+    return (x * b).double().reshape(len(x), -1).sum(0).sqrt()
+
+
 def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
     """The dominant eigenvector and eigenvalue of a piece in the prior's units, from near those of another."""
     noise = probes.gaussian(v.shape, like=v, generator=generator)
@@ -177,7 +238,7 @@ def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generat
     return v / value, value
 
 
-def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool = False) -> Mode:
+def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool | None = None) -> Mode:
     """The minimum of a loss by Nesterov's method on mini-batches, in coordinates ``z = A^½ w``.
 
         g = z - m A^-½ Σ_{i∈S} score_i,    steps falling linearly to 0           (Antorán 2024, section 6.2.3)
@@ -190,7 +251,7 @@ def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress
         start: Where to start.
         solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
         rtol: Relative gradient at which the minimum is found.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
         NumericalError: If every step diverged.
@@ -211,15 +272,14 @@ def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress
         point = loss.at((z / root)[:, 0])
         return loss.gradient(point)[1], point
 
-    with tqdm(total=solver.epochs, desc="descent", disable=not progress, unit="epoch", leave=False) as bar:
+    with Bar("descent", most=solver.epochs, unit="epochs", progress=progress) as bar:
 
         def about(now: Descended) -> float:
             lengths = torch.linalg.vector_norm(
                 torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1), dim=0, dtype=torch.float64
             )
             left = float(lengths[0] / lengths[1:].max()) if lengths[0] > 0 else 0.0
-            bar.update()
-            bar.set_postfix(gradient=f"{left:.1e}")
+            bar.update(said=f"gradient {left:.1e}, done at {rtol:.1e}")
             return left
 
         done = settle(

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, check_count
-from lapwing.methods.ct.geometry import Geometry, Rays, Seen
+from lapwing.methods.ct.geometry import LONGEST, Geometry, Rays, Seen, check_length
 
 
 class Parallel(Geometry):
@@ -116,7 +116,8 @@ class FanBeam(Geometry):
             expected = f"a source outside the image, farther than {self.radius:g} from the axis"
             hint = "Parallel2d" if self.source == math.inf else "the unit that pixel_size has, 1.0 unless told"
             raise ConfigError(expected, f"source={self.source!r:.40}", hint)
-        if not 0 <= self.distance < math.inf:
+        check_length("source", self.source)
+        if not 0 <= self.distance <= LONGEST:
             expected = "a finite distance from axis to detector of at least 0"
             raise ConfigError(expected, f"{self.distance!r:.40}", "distance=0")
         super().__post_init__()

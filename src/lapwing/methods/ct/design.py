@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.tree import together
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
@@ -62,6 +63,7 @@ class Design:
 
     @classmethod
     @undisturbed()
+    @working("angles")
     def of(
         cls,
         image: LinearModel,
@@ -127,6 +129,7 @@ class Design:
 
     @classmethod
     @undisturbed()
+    @working("angles")
     def after(
         cls,
         posterior: ImagePosterior,
@@ -188,6 +191,7 @@ class Design:
         return cls(covariance, operator, angles, noise_std, behind, (), draws.new_zeros(rows, 0), draws, noise)
 
     @undisturbed()
+    @working("angles")
     def measured(self, angle: int) -> Design:
         """The design with one angle more measured; a block of ``K_yy`` more (equation 7.18).
 

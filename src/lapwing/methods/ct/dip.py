@@ -6,17 +6,16 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.checkpoint import Checkpoint
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import (
     ConfigError,
     ConvergenceWarning,
@@ -27,6 +26,7 @@ from lapwing.ground.errors import (
     check_positive,
     warn,
 )
+from lapwing.ground.progress import Bar, track
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
 from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
@@ -117,12 +117,12 @@ class DeepImagePrior:
     def fit(
         self,
         network: nn.Module,
-        z: Float[Tensor, "1 c *space"],
+        z: Float[Tensor, "1 c *space"] | Array | list[Any],
         operator: Measurement,
-        sinogram: Float[Tensor, " rows"],
+        sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
         noise_std: float,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> Reconstruction:
         """The reconstruction; a copy of the network is trained.
 
@@ -132,7 +132,8 @@ class DeepImagePrior:
             operator: T, which differentiates.
             sinogram: y, flat.
             noise_std: σ, in the units of y.
-            progress: Whether to show a progress bar, with the loss.
+            progress: Whether to show a progress bar, with the loss; ``None`` for after two seconds, in a terminal or
+                notebook.
 
         Raises:
             DataError: If a measurement is not finite.
@@ -147,6 +148,8 @@ class DeepImagePrior:
             A step: a forward and a backward pass, and a product with T and its adjoint.
         """
         check_positive("noise_std", noise_std, "0.05")
+        z = as_tensor(z, like=next(network.parameters(), None))
+        sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         rows, pixels = operator.shape
         if sinogram.shape != (rows,):
@@ -178,19 +181,19 @@ class DeepImagePrior:
             warn(f"{found}. Try another rate=, a larger network, or the noise_std of this scan", ConvergenceWarning)
         return Reconstruction(trained, z, image, state.held_out, state.at, state.trace)
 
-    def _descended(self, task: _Task, state: Fit, file: Checkpoint[Fit] | None, progress: bool) -> Fit:
+    def _descended(self, task: _Task, state: Fit, file: Checkpoint[Fit] | None, progress: bool | None) -> Fit:
         """Go on from a state to the end."""
         weights = learning(task.network)
         optimiser = torch.optim.Adam(weights, self.rate)
         resume(optimiser, state)
-        with tqdm(desc="deep image prior", total=self.steps, initial=state.step, disable=not progress) as bar:
+        with Bar("deep image prior", most=self.steps, done=state.step, progress=progress) as bar:
             for step in range(state.step, self.steps):
                 before = parameters_to_vector(weights).detach().clone() if step % LOOK == 0 else None
                 loss, seen = task.step(optimiser)
                 bar.update()
                 if before is not None:
                     state = replace(state, trace=(*state.trace, seen))
-                    bar.set_postfix(loss=f"{loss:.3g}", held_out=f"{seen:.3g}", refresh=False)
+                    bar.update(0, f"loss {loss:.3g}, of the rays held out {seen:.3g}")
                     if seen < state.held_out:  # by the weights before the step
                         state = replace(state, best=before, held_out=seen, at=step)
                 done = step - state.at >= self.patience
@@ -270,7 +273,7 @@ def pretrained(
     pairs: Iterable[tuple[Float[Tensor, "n c *space"], Float[Tensor, "n 1 *space"]]],
     *,
     rate: float = 1e-3,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> nn.Module:
     """A copy of a network after a step of Adam on the squared error of each pair: generated images, before any scan.
 
@@ -278,11 +281,11 @@ def pretrained(
         network: The network.
         pairs: Inputs, such as filtered back-projections of noisy projections, and the images they are to become.
         rate: Adam's learning rate.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
     """
     trained = copy.deepcopy(network).train()
     optimiser = torch.optim.Adam(trained.parameters(), rate)
-    for z, image in tqdm(pairs, "pretraining", disable=not progress, leave=False):
+    for z, image in track(pairs, "pretraining", unit="pairs", progress=progress):
         optimiser.zero_grad()
         (trained(z) - image).square().mean().backward()
         optimiser.step()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, check_option
+from lapwing.ground.data import Array, as_tensor
+from lapwing.ground.errors import DataError, NumericalError, check_option
 from lapwing.methods.ct.beams import FanBeam, axes_of
 from lapwing.methods.ct.geometry import Geometry
 
@@ -18,7 +19,7 @@ Window: TypeAlias = Literal["ramp", "shepp-logan", "cosine", "hamming", "hann"]
 
 
 def filtered_back_projection(
-    sinogram: Shaped[Tensor, "*shape"], geometry: Geometry, window: Window = "ramp"
+    sinogram: Shaped[Tensor, "*shape"] | Array | list[Any], geometry: Geometry, window: Window = "ramp"
 ) -> Float[Tensor, "*image"]:
     """Filter each projection by a ramp, and smear it back along its rays (Kak and Slaney 1988, §3.3 and §3.4.2).
 
@@ -32,11 +33,12 @@ def filtered_back_projection(
         window: Of the filter.
 
     Returns:
-        The image, in the dtype and on the device of the sinogram.
+        The image, in the dtype and on the device of the sinogram; half precision is computed in float32.
 
     Raises:
         ConfigError: If there is no such window.
         DataError: If a ray is not finite, or the angles leave out a part of the turn.
+        NumericalError: If the image does not fit the dtype of the sinogram.
         ShapeError: If the sinogram is not of the geometry.
 
     Cost:
@@ -55,8 +57,12 @@ def filtered_back_projection(
     check_option("window", window, get_args(Window))
     weights = _weights(geometry)
     angles, spacing = len(geometry.theta), geometry.spacing / geometry.magnification
+    sinogram = as_tensor(sinogram)
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)
+    y = y.to(torch.promote_types(y.dtype, torch.float32))
+    largest = y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)
+    y = y / largest  # that no sum of large numbers overflows
     _, direction = geometry.rays()
     _, middle = axes_of(geometry.theta)
     cosine = (direction * middle[:, None]).sum(-1)
@@ -66,7 +72,13 @@ def filtered_back_projection(
         seen, magnified = (part[0].to(y) for part in geometry.select([angle]).shadow(geometry.points))
         at = (seen - float(geometry.positions[0])) / geometry.spacing
         total += weights[angle] * _between(filtered[angle], at) * (magnified / geometry.magnification).square()
-    return (total * (math.pi / angles)).view(geometry.image)
+    image = (total * (math.pi / angles) * largest).to(measured.dtype).view(geometry.image)
+    if not bool(image.isfinite().all()):
+        came = "one with larger numbers"
+        raise NumericalError(
+            f"an image that fits {measured.dtype}", came, "sinogram.double(), or a larger unit of length"
+        )
+    return image
 
 
 def _filter(

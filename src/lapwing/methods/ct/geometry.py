@@ -12,8 +12,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_count, check_positive
+from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.errors import (
+    ConfigError,
+    DataError,
+    DataWarning,
+    ShapeError,
+    UnsupportedError,
+    check_bytes,
+    check_count,
+    check_positive,
+    warn,
+)
+
+LONGEST = 1e18
+"""Longest length there may be, the shortest is its inverse: float32 holds their squares."""
+
+MEMORY = 2**34
+"""Bytes that the places of rays, or of pixels, may take (16 GiB)."""
+
+WHOLE = 5
+"""So many different angles that are all whole numbers are taken for degrees."""
 
 Rays: TypeAlias = tuple[Float[Tensor, "angles bins 2"], Float[Tensor, "angles bins 2"]]
 """A point (x, y) on each ray, and the ray's direction, of length 1."""
@@ -31,11 +50,16 @@ def equidistant(count: int, end: float = math.pi) -> Float[Tensor, " angles"]:
         count: How many.
         end: Where they would begin again: π for parallel beams, 2π for fans.
 
+    Raises:
+        ConfigError: If there is none, or the end is not finite.
+
     Example:
         >>> equidistant(2).tolist()
         [0.0, 1.570...]
     """
     check_count("count", count)
+    if not math.isfinite(end):
+        raise ConfigError("a finite end", f"{end!r:.40}", "end=math.pi for parallel beams, 2 * math.pi for fans")
     return torch.arange(count, dtype=torch.float64) * (end / count)
 
 
@@ -56,8 +80,12 @@ class Geometry(abc.ABC):
         offset: How far the middle of the detector stands from where the middle ray meets it, along the detector.
 
     Raises:
-        ConfigError: If a number makes no sense, or angles look like degrees.
+        ConfigError: If a number makes no sense, or angles can only be degrees.
         DataError: If angles are not finite.
+        TooLargeError: If rays or pixels would take more than 16 GiB.
+
+    Warns:
+        DataWarning: If angles look like degrees.
     """
 
     pixels: tuple[int, int]
@@ -74,12 +102,16 @@ class Geometry(abc.ABC):
             check_count("pixels", side)
         if self.detector is not None:
             check_count("detector", self.detector)
-        check_positive("pixel_size", self.pixel_size, "1.0")
-        check_positive("bin_size", self.spacing, "1.0")
-        for name, length in {"pixel_size": self.pixel_size, "bin_size": self.spacing, "offset": self.offset}.items():
-            if not math.isfinite(length):
-                raise ConfigError(f"a finite {name}", f"{length!r:.40}", "a length in the unit of your pixels")
+        check_length("pixel_size", self.pixel_size)
+        check_length("bin_size", self.spacing)
+        if not abs(self.offset) <= LONGEST:
+            raise ConfigError("a finite offset", f"{self.offset!r:.40}", "a length in the unit of your pixels")
         object.__setattr__(self, "angles", in_radians(self.angles))
+        pixels, rays = math.prod(self.image), math.prod(self.sinogram)
+        hint = "a smaller image, or a larger unit of length"
+        check_bytes("an image", 16 * pixels, MEMORY, f"{self.image} pixels, whose places take", hint)
+        hint = "fewer bins of the detector, or wider ones"
+        check_bytes("rays", 32 * rays, MEMORY, f"{self.sinogram} of them, whose places take", hint)
 
     @property
     @abc.abstractmethod
@@ -163,7 +195,7 @@ class Geometry(abc.ABC):
             raise ConfigError(f"numbers of angles below {count}, or a mask of all {count}", came, "index=range(3)")
         return replace(self, angles=self.theta[numbers.long()])
 
-    def check(self, sinogram: Tensor) -> Float[Tensor, " rays"]:
+    def check(self, sinogram: Tensor | Array | list[Any]) -> Float[Tensor, " rays"]:
         """A sinogram of this tomograph as one vector.
 
         Args:
@@ -178,6 +210,7 @@ class Geometry(abc.ABC):
             >>> Parallel2d((3, 3), equidistant(2), detector=4).check(torch.zeros(2, 4)).shape
             torch.Size([8])
         """
+        sinogram = as_tensor(sinogram)
         shape, came = self.sinogram, tuple(sinogram.shape)
         if came not in (shape, (math.prod(shape),)):
             turned = "sinogram.T" if came == shape[::-1] else "the angles and detector= it was measured with"
@@ -191,13 +224,28 @@ class Geometry(abc.ABC):
         return self.radius
 
 
+def check_length(name: str, length: float) -> None:
+    """Refuses what is no positive length, and what float32 could not hold with its squares and inverses.
+
+    Raises:
+        ConfigError: Naming it.
+    """
+    check_positive(name, length, "1.0")
+    if not 1 / LONGEST <= length <= LONGEST:
+        expected = f"a {name} from {1 / LONGEST:g} to {LONGEST:g}, which is finite in float32"
+        raise ConfigError(expected, f"{length!r:.40}", "a unit of length near the size of your pixels")
+
+
 def in_radians(angles: Any) -> Float[Tensor, " angles"]:
     """Angles as float64.
 
     Raises:
-        ConfigError: If they look like degrees.
+        ConfigError: If they can only be degrees.
         DataError: If they are not finite.
         ShapeError: If they are no vector.
+
+    Warns:
+        DataWarning: If they look like degrees: they span more than a turn, or are whole numbers, five or more.
 
     Example:
         >>> in_radians([0, 90])
@@ -216,6 +264,14 @@ def in_radians(angles: Any) -> Float[Tensor, " angles"]:
             f"values up to {largest:g}, which look like degrees",
             "torch.deg2rad(angles), or angles % (2 * torch.pi) if they are radians of several turns",
         )
+    turns = float(theta.max() - theta.min()) > 2 * math.pi * (1 + 1e-6)
+    whole = len(theta.unique()) >= WHOLE and bool((theta == theta.round()).all())
+    if turns or whole:
+        came = f"from {float(theta.min()):g} to {float(theta.max()):g}, " + (
+            "whole numbers" if whole else "over a turn"
+        )
+        hint = "Try torch.deg2rad(angles) if they are, or angles % (2 * torch.pi)"
+        warn(f"angles look like degrees where radians are expected: they go {came}. {hint}", DataWarning)
     return theta
 
 

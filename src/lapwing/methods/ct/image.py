@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.gauss_newton import GGNProduct
@@ -69,12 +70,13 @@ class ImagePosterior:
 
     @classmethod
     @undisturbed()
+    @working("fit")
     def of(
         cls,
         network: nn.Module,
-        z: Float[Tensor, "1 c *space"],
+        z: Float[Tensor, "1 c *space"] | Array | list[Any],
         operator: Measurement,
-        sinogram: Float[Tensor, " rows"],
+        sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
         noise_std: float,
         prior: Prior | None = None,
@@ -114,6 +116,8 @@ class ImagePosterior:
         check_count("samples", samples, 2)
         check_count("seed", seed, 0)
         check_positive("noise_std", noise_std, "0.05")
+        z = as_tensor(z, like=next(network.parameters(), None))
+        sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         likelihood = Gaussian(noise_std**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
@@ -151,6 +155,7 @@ class ImagePosterior:
         return self.drawn(self.samples, generator=torch.Generator().manual_seed(self.seed))
 
     @undisturbed()
+    @working("draws")
     def drawn(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s pixels"]:
         """Fresh draws' deviations from the mean; see ``deviations``."""
         probes.check_draws(samples, generator)
@@ -160,6 +165,7 @@ class ImagePosterior:
             return pushed(self._image, found.value).mT
 
     @undisturbed()
+    @working("covariance")
     def covariance(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
         """Its product with columns of images: a solve."""
         with torch.no_grad():
@@ -172,6 +178,7 @@ class ImagePosterior:
         return self.mean + self.drawn(samples, generator=generator).reshape(-1, *self.shape)
 
     @undisturbed()
+    @working("mode")
     def linear_mean(self) -> Float[Tensor, "*space"]:
         """The mean of the linear model itself, ``x̃ + J (w* - w̃)`` with w* its mode (equation 7.11).
 
@@ -246,7 +253,7 @@ class ImagePosterior:
         vars(changed)["_problem"] = self.problem.with_prior(operator, changed.noise_scale)
         return changed
 
-    def tuned(self, method: Any, progress: bool) -> ImagePosterior:
+    def tuned(self, method: Any, progress: bool | None) -> ImagePosterior:
         """The posterior with a chosen prior; see ``tuning.tune``."""
         check_kind("the method", method, (EM, type(None)), "EM()")
         return (EM(noise=False) if method is None else method).tune(self, progress)

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from typing import Any
+
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import DataError, ShapeError, check_positive
-from lapwing.methods.ct.geometry import check_rays, check_real, place
+from lapwing.ground.data import Array, as_tensor
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
+from lapwing.ground.progress import Bar, working
+from lapwing.ground.results import Estimate
+from lapwing.linalg.operator import unit_vectors
+from lapwing.linalg.spectral import decompose
+from lapwing.methods.ct.geometry import Geometry, check_rays, check_real, place
+from lapwing.methods.ct.projector import Projector
+
+RAYS = 2048
+"""Rays of a slice that the noise is read from, at most, or one angle."""
+
+REFINED = 3
+"""Pixels along one of the geometry's, for the image that the noise is told from."""
+
+SIDE = 384
+"""Pixels along a side of that image, where the geometry itself has no more."""
+
+BLOCK = 64
+"""Rays whose images are made together."""
+
+LEAST, MOST = 1e-10, 1e4
+"""Noise variance over the largest that the image has in any direction, as it is looked for."""
 
 
 def add_gaussian(
-    sinogram: Float[Tensor, "*shape"], fraction: float = 0.05, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any],
+    fraction: float = 0.05,
+    *,
+    generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "*shape"], float]:
     """A sinogram with normal noise whose standard deviation is a fraction of the mean of ``|T x|``.
 
@@ -35,6 +63,7 @@ def add_gaussian(
         0.2
     """
     check_positive("fraction", fraction, "0.05")
+    sinogram = as_tensor(sinogram)
     check_real(sinogram, "sinogram")
     check_rays(sinogram)
     std = fraction * float(sinogram.abs().mean())
@@ -42,7 +71,7 @@ def add_gaussian(
 
 
 def count_photons(
-    sinogram: Float[Tensor, "*shape"], photons: float, *, generator: torch.Generator | None = None
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any], photons: float, *, generator: torch.Generator | None = None
 ) -> Float[Tensor, "*shape"]:
     """Photons that a detector counts behind an object: Poisson, ``N ~ Poisson(I₀ exp(−T x))``, by Beer and Lambert.
 
@@ -50,14 +79,25 @@ def count_photons(
         sinogram: T x, without unit.
         photons: I₀, those that a bin would count without the object.
         generator: Source of randomness.
+
+    Raises:
+        ConfigError: If photons are no positive finite number.
+        DataError: If a ray is not finite, or so negative that no number holds its count.
     """
     check_positive("photons", photons, "1e4")
+    if not math.isfinite(photons):
+        raise ConfigError("finite photons", f"{photons!r:.40}", "photons=1e4")
+    sinogram = as_tensor(sinogram)
     check_rays(sinogram)
-    return probes.poisson(photons * torch.exp(-sinogram), generator=generator)
+    means = photons * torch.exp(-sinogram)
+    if not bool(means.isfinite().all()):
+        came = f"one of {float(sinogram.min()):g}, behind which {sinogram.dtype} cannot count"
+        raise DataError("a sinogram of line integrals, 0 or more", came, "its unit, and fewer photons")
+    return probes.poisson(means, generator=generator)
 
 
 def log_transform(
-    counts: Shaped[Tensor, "*shape"], photons: float | Float[Tensor, "*flat"]
+    counts: Shaped[Tensor, "*shape"] | Array | list[Any], photons: float | Float[Tensor, "*flat"] | Array | list[Any]
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """The sinogram that counted photons are a measurement of, and its variance.
 
@@ -80,6 +120,7 @@ def log_transform(
         >>> y.tolist(), variance.tolist()
         ([[0.0]], [[0.0625]])
     """
+    counts = as_tensor(counts)
     counts = counts if counts.is_floating_point() else counts.to(torch.get_default_dtype())
     check_rays(counts)
     negative = (counts < 0).nonzero()
@@ -97,26 +138,131 @@ def log_transform(
     return open_beam.log() - more.log(), 1 / more
 
 
-def noise_level(sinogram: Float[Tensor, "*angles bins"]) -> float:
-    """The standard deviation of the noise of a sinogram, from itself.
+def noise_level(
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any], geometry: Geometry, *, progress: bool | None = None
+) -> Estimate:
+    """The standard deviation of the white noise of a sinogram, from itself, with its standard error.
 
-    Fourth differences along the detector, ``d = y₋₂ − 4y₋₁ + 6y₀ − 4y₁ + y₂``, see little of a smooth projection and
-    white noise √70 times: their median size, over 0.6745 √70, is not moved by the few edges of an object. Where
-    noise is little beside what fine structure leaves in these differences, it comes out too large.
+    Rays of one image foretell each other, noise does not: σ is what is left. The image is taken for a Gaussian one with
+    edges, whose power falls with the cube of the frequency, ``R_k ∝ |k|⁻³``, and σ² and its variance v are those that
+    make the sinogram likeliest, where every ray is held out from those that foretell it (MacKay 1992):
+
+        y ~ N(0, v K + σ² I),   K = T R Tᵀ,        so that   σ² = |y - T x̂|² / (N - γ),   γ = tr v K (v K + σ² I)⁻¹
+
+    with x̂ the mean of the image given y. T has pixels a third as wide as the geometry's, so that what wide pixels do
+    not resolve counts as the object's, not as noise. Of a scan with more than 2048 rays a slice, some angles are read,
+    at equal distances.
+
+    Noise of counted photons is known without: ``log_transform`` has the variance of each ray.
 
     Args:
-        sinogram: At least 5 bins.
+        sinogram: In the geometry's shape, or flat.
+        geometry: Where its rays run. What of the object lies outside its image counts as noise.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
+
+    Returns:
+        σ in the units of the sinogram; its standard error by Fisher's information, of an image as said and noise that
+        is alike in all rays; and as ``samples`` the number of rays read.
 
     Raises:
-        DataError: If it is not finite.
-        ShapeError: If it has fewer bins, or no ray.
+        DataError: If a ray is not finite.
+        ShapeError: If the sinogram is not of the geometry.
+        UnsupportedError: If it is not of real numbers.
+
+    Cost:
+        For n rays read, n Fourier transforms of an image of at most 384 × 384 pixels, or as many as the geometry has,
+        and the eigenvalues of an n × n matrix in float64: a second for 32 × 32 pixels and 20 angles, half a
+        minute for larger scans. Memory: ``24 n²`` bytes, 100 MB at most, and about as much for T.
 
     Example:
-        >>> y = 3 * torch.randn(50, 200, generator=torch.Generator().manual_seed(0))
-        >>> round(noise_level(y), 1)
-        3.0
+        >>> from lapwing.methods.ct.beams import Parallel2d
+        >>> from lapwing.methods.ct.geometry import equidistant
+        >>> from lapwing.methods.ct.phantoms import Ellipses
+        >>> geometry = Parallel2d((16, 16), equidistant(12))
+        >>> clean = Ellipses(scale=8).sinogram(geometry)
+        >>> noisy, std = add_gaussian(clean, 0.05, generator=torch.Generator().manual_seed(0))
+        >>> found = noise_level(noisy, geometry)
+        >>> abs(found.value - std) < 3 * found.stderr
+        True
     """
-    if sinogram.ndim < 1 or sinogram.shape[-1] < 5:
-        raise ShapeError("a sinogram of at least 5 bins", f"{list(sinogram.shape)}", "the noise you know of")
-    check_rays(sinogram)
-    return float(sinogram.double().diff(n=4).abs().median()) / (0.6744898 * 70**0.5)
+    sinogram = as_tensor(sinogram)
+    check_real(sinogram, "sinogram")
+    y = geometry.check(sinogram).detach().double().view(len(geometry.theta), geometry.slices, geometry.bins)
+    angles = _at_equal_distances(len(geometry.theta), RAYS // geometry.bins)
+    y = y[angles]
+    largest = float(y.abs().max())
+    if largest == 0:
+        return Estimate(0.0, 0.0, y.numel())
+    with working("noise", progress):
+        kernel = decompose(_image_kernel(_refined(geometry.select(angles)), y))
+    columns = y.movedim(1, 2).flatten(0, 1) / largest  # a slice each
+    squares = (kernel.vectors.mT @ columns).square().mean(1)
+    std, stderr = likeliest(kernel.values, squares, geometry.slices)
+    return Estimate(largest * std, largest * stderr, y.numel())
+
+
+def likeliest(values: Float[Tensor, " n"], squares: Float[Tensor, " n"], slices: int) -> tuple[float, float]:
+    """σ where ``Π N(y; 0, v (K + ρ I))`` over slices is largest, with ρ = σ² / v, and its standard error.
+
+    The best v for each ρ is known, ``yᵀ (K + ρ I)⁻¹ y / n``. Fisher's information in (log v, log σ²) is half the sums
+    of products of the parts that image and noise have in each direction.
+
+    Args:
+        values: Eigenvalues of K.
+        squares: Of the sinogram in their directions, the mean over slices.
+        slices: How many.
+    """
+    from scipy.optimize import minimize_scalar  # half a second to import
+
+    def loss(log_ratio: float) -> float:
+        shifted = values + math.exp(log_ratio)
+        return 0.5 * float(len(values) * (squares / shifted).mean().log() + shifted.log().sum())
+
+    scale = float(values.max()) or 1.0
+    bounds = (math.log(LEAST * scale), math.log(MOST * scale))
+    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+    ratio = math.exp(found.x)
+    shifted = values + ratio
+    std = math.sqrt(ratio * float((squares / shifted).mean()))
+    parts = torch.stack([values / shifted, ratio / shifted])
+    information = 0.5 * slices * parts @ parts.mT
+    of_log_variance = math.sqrt(float(torch.linalg.pinv(information, hermitian=True)[1, 1]))
+    return std, 0.5 * std * of_log_variance
+
+
+def _refined(geometry: Geometry) -> Geometry:
+    """The same rays through pixels a third as wide, or wider ones where ``SIDE`` would be exceeded."""
+    parts = max(1, min(REFINED, SIDE // max(geometry.pixels)))
+    height, width = geometry.pixels
+    return replace(
+        geometry,
+        pixels=(parts * height, parts * width),
+        pixel_size=geometry.pixel_size / parts,
+        detector=geometry.bins,
+        bin_size=geometry.spacing,
+    )
+
+
+def _image_kernel(geometry: Geometry, like: Tensor) -> Float[Tensor, "n n"]:
+    """``T R Tᵀ`` of one slice, with a periodic R, which is diagonal over the frequencies of the image."""
+    projector = Projector(geometry, like.dtype, like.device)
+    height, width = geometry.pixels
+    vertical = torch.fft.fftfreq(height).to(like)[:, None]
+    horizontal = torch.fft.rfftfreq(width).to(like)
+    periods = max(height, width) * (vertical.square() + horizontal.square()).sqrt()
+    power = periods.clamp_min(1.0) ** -3  # the mean as the slowest wave
+    rays = len(geometry.theta) * geometry.bins
+    kernel = like.new_empty(rays, rays)
+    with Bar("noise", rays, unit="rays") as bar:
+        for index in torch.arange(rays, device=like.device).split(BLOCK):
+            images = (projector.transposed @ unit_vectors(index, rays, like)).mT.unflatten(1, geometry.pixels)
+            drawn = torch.fft.irfft2(power * torch.fft.rfft2(images), geometry.pixels)
+            kernel[:, index] = projector.matrix @ drawn.flatten(1).mT.contiguous()
+            bar.update(len(index))
+    return kernel
+
+
+def _at_equal_distances(count: int, most: int) -> Int[Tensor, " n"]:
+    """All of some numbers, or as many as there may be, at least one."""
+    kept = max(1, min(count, most))
+    return torch.arange(kept) * count // kept

@@ -232,6 +232,11 @@ class Observed:
         return Chunk(index, f, y, push, pull, image.width)
 
 
+def like_of(operator: Measurement) -> Tensor | None:
+    """A tensor with the device and dtype that a measurement takes; ``None`` where it does not say."""
+    return getattr(operator, "like", None)
+
+
 def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearisation:
     """A network that makes one image from a fixed input, made linear in the weights of its filters.
 
@@ -247,7 +252,7 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
     filters = tuple(name for name in made.names if made.params[name].ndim > 1)
     made = replace(made, names=filters or made.names)
     with torch.no_grad():
-        blank = torch.zeros_like(network(z))
+        blank = torch.zeros_like(made(z))
     model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
     return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds
 

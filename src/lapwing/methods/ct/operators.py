@@ -138,7 +138,8 @@ def measurement(matrix: Any) -> Given:
     """The measurement by a matrix: a tensor, dense or sparse, an ``Operator``, or what SciPy takes for an operator.
 
     Args:
-        matrix: ``[rows, pixels]``. SciPy's, and arrays of NumPy, multiply float64 images, on the CPU.
+        matrix: ``[rows, pixels]``. SciPy's, and arrays of NumPy, multiply images on the CPU, in float32 where that is
+            their dtype, else in float64.
 
     Returns:
         T with its adjoint.
@@ -170,11 +171,17 @@ def measurement(matrix: Any) -> Given:
         hint = "Given(forward, adjoint, size) for a pair of functions"
         raise ConfigError("a matrix, or an operator of SciPy", f"a {type(matrix).__name__}", hint) from error
 
+    kind = np.dtype(operator.dtype)
+    if kind.kind not in "fiub":
+        hint = "its real and imaginary parts on top of each other" if kind.kind == "c" else "matrix.astype(float)"
+        raise UnsupportedError("a matrix of real numbers", f"{kind}", hint)
+    dtype = torch.float32 if kind == np.float32 else torch.float64
+
     def product(by: Any) -> Product:
         return lambda block: torch.as_tensor(by.matmat(block.cpu().numpy()), dtype=block.dtype, device=block.device)
 
     rows, pixels = operator.shape
-    return Given(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=torch.float64))
+    return Given(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
 
 
 @final

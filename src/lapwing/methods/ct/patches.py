@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 
 FLOOR = 1e-6
@@ -116,7 +117,9 @@ def _checked(mask: Tensor, shape: torch.Size) -> Tensor:
     return mask
 
 
-def psnr(image: Float[Tensor, "*space"], truth: Float[Tensor, "*space"]) -> float:
+def psnr(
+    image: Float[Tensor, "*space"] | Array | list[Any], truth: Float[Tensor, "*space"] | Array | list[Any]
+) -> float:
     """Peak signal-to-noise ratio ``20 log₁₀ range - 10 log₁₀ MSE``, dB, with the range of the truth.
 
     Args:
@@ -130,6 +133,7 @@ def psnr(image: Float[Tensor, "*space"], truth: Float[Tensor, "*space"]) -> floa
         >>> round(psnr(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])), 1)
         20.0
     """
+    image, truth = as_tensor(image), as_tensor(truth)
     if image.shape != truth.shape:
         raise ShapeError(
             f"an image {list(truth.shape)}, as the truth is", f"{list(image.shape)}", "image.view_as(truth)"

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import UnsupportedError, check_count
+from lapwing.ground.errors import UnsupportedError, check_count, check_kind
 from lapwing.methods.ct.beams import Parallel2d
 from lapwing.methods.ct.geometry import Geometry
 
@@ -101,7 +101,8 @@ def shepp_logan(size: int) -> Float[Tensor, "size size"]:
         >>> shepp_logan(8).shape
         torch.Size([8, 8])
     """
-    return Ellipses(scale=size / 2).image(_square(size)).clamp(min=0)  # rounding of densities that add up to 0
+    square = _square(size)
+    return Ellipses(scale=size / 2).image(square).clamp(min=0)  # rounding of densities that add up to 0
 
 
 def rectangles(size: int, count: int = 3, *, generator: torch.Generator | None = None) -> Float[Tensor, "size size"]:
@@ -140,6 +141,7 @@ def walnut(shape: tuple[int, ...], *, generator: torch.Generator | None = None) 
         >>> walnut((16, 16, 16), generator=torch.Generator().manual_seed(0)).shape
         torch.Size([16, 16, 16])
     """
+    check_kind("shape", shape, (tuple, list), "(64, 64), or walnut((64, 64, 64)) for a volume")
     for side in shape:
         check_count("shape", side)
     axes = [(torch.arange(side, dtype=torch.float64) + 0.5) * (2 / side) - 1 for side in shape]
@@ -171,6 +173,8 @@ def digits(size: int, *, count: int = 1, generator: torch.Generator | None = Non
     Raises:
         UnsupportedError: Without scikit-learn.
     """
+    check_count("size", size, usual=28)
+    check_count("count", count)
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

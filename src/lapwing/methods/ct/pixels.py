@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, ShapeError, check_positive
+from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
 from lapwing.linear.model import Matrix
-from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.observed import Measurement, like_of
 
 LENGTHSCALES = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Length-scales that are tried, in pixels; ``None`` for independent pixels."""
@@ -34,7 +34,7 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
         like: Tensor whose device and dtype it takes; ``None`` for float32 on the CPU.
 
     Raises:
-        ConfigError: If the length-scale is not positive.
+        ConfigError: If the length-scale is not positive, or a side has no pixel.
 
     Cost:
         Memory ``pixels²`` numbers; with a length-scale ``pixels³`` multiplications in float64.
@@ -44,6 +44,7 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
         torch.Size([1, 2, 3, 1, 6])
     """
     _check_lengths([lengthscale])
+    _check_sides(shape)
     tensor = torch.zeros(()) if like is None else like
     points = torch.ones(*shape).nonzero().double()
     root = torch.linalg.cholesky(_correlation(points, points, lengthscale))
@@ -68,7 +69,7 @@ class PixelFit:
 
 def fit_pixels(
     operator: Measurement,
-    sinogram: Float[Tensor, " rows"],
+    sinogram: Float[Tensor, " rows"] | Array | list[Any],
     shape: Sequence[int],
     *,
     noise_std: float,
@@ -104,6 +105,8 @@ def fit_pixels(
     """
     check_positive("noise_std", noise_std, "0.05, one number for all rays")
     _check_lengths(lengthscales)
+    _check_sides(shape)
+    sinogram = as_tensor(sinogram, like=like_of(operator))
     check_finite(sinogram, "measurements", "leaving out the rays that have none")
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"
@@ -138,6 +141,14 @@ def _check_lengths(lengthscales: Sequence[float | None]) -> None:
     for scale in lengthscales:
         if scale is not None:
             check_positive("lengthscale", scale, "4.0, or None for independent pixels")
+
+
+def _check_sides(shape: Sequence[int]) -> None:
+    """Refuses an image without pixels."""
+    if not len(shape):
+        raise ConfigError("the shape of an image", "none", "shape=(16, 16)")
+    for side in shape:
+        check_count("shape", side, usual=16)
 
 
 def _correlation(

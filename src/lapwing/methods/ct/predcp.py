@@ -10,10 +10,10 @@ from typing import final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, check_positive, warn
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Chunk
@@ -83,12 +83,12 @@ class TVPredCP:
         check_positive("rtol", self.rtol, "0.1")
 
     @undisturbed()
-    def fit(self, posterior: ImagePosterior, *, progress: bool = False) -> ImagePosterior:
+    def fit(self, posterior: ImagePosterior, *, progress: bool | None = None) -> ImagePosterior:
         """The posterior with such a prior in place of its own, and the precisions of every step; the noise stays.
 
         Args:
             posterior: Whose network, rays and noise these are.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             ConfigError: If no filter has more than one tap.
@@ -110,8 +110,8 @@ class TVPredCP:
         optimiser, recipe, path, left = torch.optim.Adam(theta, self.rate), None, list[Tensor](), math.inf
         image = observed.image_chunk(self.samples * sum(start.smooth))
         mode = self._mode(posterior, start)
-        with tqdm(range(self.steps), "TV-PredCP", disable=not progress, leave=False) as bar:
-            for step in bar:
+        with Bar("TV-PredCP", most=self.steps, progress=progress) as bar:
+            for step in range(self.steps):
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
                 view = rays_problem(posterior, filters)
                 if recipe is None or step % self.refresh == 0:
@@ -124,7 +124,7 @@ class TVPredCP:
                 optimiser.step()
                 path.append(torch.stack(theta).detach())
                 left = movement(path)
-                bar.set_postfix_str(f"moved by {left:.1g}")
+                bar.update(said=f"moved by {left:.1g}, done at {self.tolerance:.1g}")
                 if left <= self.tolerance:
                     break
             else:

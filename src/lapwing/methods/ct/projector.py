@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import check_kind
+from lapwing.ground.errors import check_bytes, check_kind
 from lapwing.methods.ct.geometry import Geometry
 from lapwing.methods.ct.operators import ForwardOperator
 
@@ -72,8 +72,15 @@ class Projector(ForwardOperator):
 
     @cached_property
     def matrix(self) -> Float[Tensor, "rays pixels"]:
-        """The weights of one slice, sparse by rows."""
+        """The weights of one slice, sparse by rows.
+
+        Raises:
+            TooLargeError: If int32 cannot number its entries.
+        """
         rays, pixels = len(self.geometry.theta) * self.geometry.bins, math.prod(self.geometry.pixels)
+        needed = 2 * rays * max(self.geometry.pixels) * (self.like.itemsize + 4)
+        got = f"{rays:,} rays through {self.geometry.pixels} pixels, which need up to"
+        check_bytes("a projector", needed, 2**31 * (self.like.itemsize + 4), got, "fewer angles, bins or pixels")
         counts, columns, values = zip(*_entries(self.geometry), strict=True)
         starts = torch.cat([torch.zeros(1, dtype=torch.long), torch.cat(counts).cumsum(0)])
         return self._compressed(starts, torch.cat(columns), torch.cat(values).to(self.dtype), (rays, pixels))

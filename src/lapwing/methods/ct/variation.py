@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_positive, warn
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.methods.ct.geometry import check_real
-from lapwing.methods.ct.observed import Measurement
+from lapwing.methods.ct.observed import Measurement, like_of
 from lapwing.methods.ct.projector import Projector
 
 POWERS = 30
@@ -31,7 +31,7 @@ BALANCE = 0.1
 
 
 def tv_reconstruction(
-    sinogram: Float[Tensor, "*shape"],
+    sinogram: Float[Tensor, "*shape"] | Array | list[Any],
     operator: Measurement,
     weight: float,
     *,
@@ -40,7 +40,7 @@ def tv_reconstruction(
     image: tuple[int, ...] | None = None,
     rtol: float = 1e-2,
     iterations: int = 2000,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Solution:
     """The image that fits a sinogram and varies little, in two dimensions or three.
 
@@ -56,7 +56,7 @@ def tv_reconstruction(
         image: Shape of the image; a projector knows it.
         rtol: Where to stop: relative residuals of both optimality conditions.
         iterations: Most steps.
-        progress: Whether to show a bar.
+        progress: Whether to show a bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The image as ``value``; ``residual`` is the larger of ``|Tᵀp + Dᵀq − z| / |Dᵀq|`` and of the error of p and q as
@@ -83,14 +83,14 @@ def tv_reconstruction(
     check_positive("weight", weight, "0.1")
     check_positive("rtol", rtol, "1e-2")
     check_count("iterations", iterations)
-    saddle = _Saddle.of(sinogram, operator, weight, precision, nonnegative, image)
+    measured = as_tensor(sinogram, like=like_of(operator))
+    saddle = _Saddle.of(measured, operator, weight, precision, nonnegative, image)
     state = saddle.start()
     steps = 0
-    with tqdm(desc="total variation", total=iterations, disable=not progress, unit="step", leave=False) as bar:
+    with Bar("total variation", most=iterations, progress=progress) as bar:
         while steps < iterations and state.residual > rtol:
             state, steps = saddle.step(state), steps + 1
-            bar.update()
-            bar.set_postfix(residual=f"{state.residual:.1e}")
+            bar.update(said=f"residual {state.residual:.1e}, done at {rtol:.1e}")
     converged = state.residual <= rtol
     if not converged:
         said = f"total variation ended after {steps} steps at a residual of {state.residual:.2g}, above rtol={rtol:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lapwing.ground.errors import ConfigError
 from lapwing.methods.gp.combined import Product, Scaled, Sum
 from lapwing.methods.gp.evidence import Evidence
 from lapwing.methods.gp.kernels import Custom, Kernel
@@ -57,7 +58,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """``GPRegressor`` when it is asked for: it needs scikit-learn, the rest does not."""
     if name == "GPRegressor":
-        from lapwing.methods.gp.regressor import GPRegressor
-
+        try:
+            from lapwing.methods.gp.regressor import GPRegressor
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] != "sklearn":
+                raise
+            hint = "pip install lapwing[sklearn], or lw.GP(), which needs nothing else"
+            raise ConfigError("scikit-learn, whose estimators GPRegressor is one of", str(error), hint) from error
         return GPRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

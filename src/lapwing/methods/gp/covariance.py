@@ -75,6 +75,6 @@ class Covariance:
         return across, rest, torch.linalg.solve(unit.mT @ solved_unit, rest)
 
 
-def apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, " m"]) -> Moments:
-    """Outputs of one variance that are independent given the data."""
-    return Moments(mean, torch.diag_embed(variance[:, None].expand_as(mean)))
+def apart(mean: Float[Tensor, "m c"], variance: Float[Tensor, "m c"]) -> Moments:
+    """Outputs that are independent given the data."""
+    return Moments(mean, torch.diag_embed(variance))

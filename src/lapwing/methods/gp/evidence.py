@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, final
 
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, warn
+from lapwing.ground.progress import Bar
 from lapwing.ground.results import Stopped
-from lapwing.likelihoods import Gaussian
 from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
+from lapwing.methods.gp.groups import OutputGroup
+from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.laplace import LaplaceProcess
-from lapwing.methods.gp.matrix import DENSE, KernelMatrix, contracted
+from lapwing.methods.gp.matrix import DENSE, contracted
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Chosen, singular
 from lapwing.methods.gp.trend import least_squares
@@ -74,33 +75,52 @@ class Evidence:
     def __post_init__(self) -> None:
         check_count("steps", self.steps)
 
-    def tune(self, posterior: P, progress: bool = False) -> P:
+    def tune(self, posterior: P, progress: bool | None = None) -> P:
         """The posterior with the kernel and noise it chose.
 
         Args:
             posterior: The posterior.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Warns:
             ConvergenceWarning: If the steps were too few, or a hyper-parameter ended at a limit.
         """
         exact = posterior.select(slice(None))
-        found, stopped = climbed(exact, self.steps, self.noise, progress, floor=least_noise(posterior))
+        found, stopped = climbed(exact, self.steps, self.noise, progress, floor=LeastNoise.of(posterior))
         if stopped == "iterations":
             warn(f"the evidence still rose after {self.steps} steps. Try a larger steps=", ConvergenceWarning)
         return replace(at(posterior, logs_of(found)), trace=found.trace)
 
 
 def logs_of(process: Process | LaplaceProcess) -> Float[Tensor, " h"]:
-    """Logarithms of the kernel's hyper-parameters, and last of the noise variance where there is one."""
-    noise = process.likelihood.noise
-    known = [] if noise is None else [-math.log(noise)]
-    return torch.cat([process.kernel.hyper, torch.tensor(known, dtype=torch.float64)])
+    """Logarithms of the kernels' hyper-parameters, and last of the noise variances where there are any."""
+    noises = [-math.log(precision) for precision in precisions_of(process)]
+    kernels = [kernel.hyper for kernel in kernels_of(process)]
+    return torch.cat([*kernels, torch.tensor(noises, dtype=torch.float64)])
 
 
 def labels_of(process: Process | LaplaceProcess) -> list[str]:
-    """What each entry of ``logs_of`` is."""
-    return process.kernel.labels() + ["noise variance"] * (process.likelihood.noise is not None)
+    """What each entry of ``logs_of`` is; where there is one an output, with the number of the output."""
+    kernels, precisions = kernels_of(process), precisions_of(process)
+    labels = kernels[0].labels()
+    if isinstance(process.kernel, tuple):
+        labels = [f"kernel[{i}].{label}" for i, kernel in enumerate(kernels) for label in kernel.labels()]
+    if len(precisions) > 1:
+        return labels + [f"noise variance[{i}]" for i in range(len(precisions))]
+    return labels + ["noise variance"] * len(precisions)
+
+
+def kernels_of(process: Process | LaplaceProcess) -> tuple[Kernel, ...]:
+    """The kernels that are chosen: one for all outputs, or one an output."""
+    return process.kernel if isinstance(process.kernel, tuple) else (process.kernel,)
+
+
+def precisions_of(process: Process | LaplaceProcess) -> tuple[float, ...]:
+    """The noise precisions that are chosen: none, one for all outputs, or one an output."""
+    if isinstance(process, LaplaceProcess):
+        return ()
+    known = process.likelihood.precision
+    return known if isinstance(known, tuple) else (known,)
 
 
 def chosen(process: Process | LaplaceProcess, log_marginal: float | None = None) -> Chosen:
@@ -110,32 +130,54 @@ def chosen(process: Process | LaplaceProcess, log_marginal: float | None = None)
 
 def at(process: P, logs: Float[Tensor, " h"]) -> P:
     """The posterior with other hyper-parameters and noise, as ``logs_of`` has them."""
-    own = len(process.kernel.hyper)
-    kernel = process.kernel.with_hyper(logs[:own])
     if isinstance(process, LaplaceProcess):
-        return process.with_choices(kernel)
-    return process.with_choices(kernel, Gaussian(math.exp(-float(logs[own]))))
+        return process.with_choices(process.kernel.with_hyper(logs))
+    before, sizes = kernels_of(process), [len(kernel.hyper) for kernel in kernels_of(process)]
+    *parts, noises = logs.split([*sizes, len(logs) - sum(sizes)])
+    kernels = tuple(kernel.with_hyper(part) for kernel, part in zip(before, parts, strict=True))
+    precisions = tuple((-noises).exp().tolist())
+    several = isinstance(process.likelihood.precision, tuple)
+    return process.with_choices(
+        kernels if isinstance(process.kernel, tuple) else kernels[0],
+        replace(process.likelihood, precision=precisions if several else precisions[0]),
+    )
 
 
-def least_noise(process: Process | LaplaceProcess) -> float:
-    """The noise variance below which rounding of the dtype would be taken for signal: of what the mean leaves."""
-    rest = process.data.targets.double()
-    if isinstance(process, Process):
+@final
+@dataclass(frozen=True, eq=False)
+class LeastNoise:
+    """The noise variances below which rounding of solves would be taken for signal.
+
+    Args:
+        variances: One for each noise variance that is chosen.
+        dtype: Of the solves.
+    """
+
+    variances: Float[Tensor, " k"]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, process: Process | LaplaceProcess) -> LeastNoise:
+        """Those of a process, from what its mean leaves of the targets."""
+        if isinstance(process, LaplaceProcess):
+            return cls(torch.zeros(0, dtype=torch.float64), torch.float64)
         basis = process.trend(process.data.inputs.double())
-        rest, _ = least_squares(basis, basis, rest)
-    return ROUNDING * torch.finfo(process.data.inputs.dtype).eps * float(rest.square().mean())
+        rest, _ = least_squares(basis, basis, process.data.targets.double())
+        left = ROUNDING * torch.finfo(process.dtype).eps * rest.square().mean(0).cpu()
+        several = isinstance(process.likelihood.precision, tuple)
+        return cls(left if several else left.mean()[None], process.dtype)
 
 
 def limits_of(process: Process | LaplaceProcess, noise: bool) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
     """The lowest and the highest that each logarithm may become."""
     logs = logs_of(process)
     reach = torch.full_like(logs, math.log(REACH))
-    reach[len(process.kernel.hyper) :] *= 2 * noise
+    reach[len(logs) - len(precisions_of(process)) :] *= 2 * noise
     return logs - reach, logs + reach
 
 
 def climbed(
-    start: P, steps: int, noise: bool, progress: bool, *, floor: float, gain: float = GAIN
+    start: P, steps: int, noise: bool, progress: bool | None, *, floor: LeastNoise, gain: float = GAIN
 ) -> tuple[P, Stopped]:
     """The posterior of the highest exact evidence, and why no higher one was looked for.
 
@@ -145,17 +187,19 @@ def climbed(
         start: Where to start.
         steps: Most steps.
         noise: Whether the noise is chosen too.
-        progress: Whether to show a progress bar.
-        floor: Least noise variance.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
+        floor: Least noise variances.
         gain: It ends where its last three steps together gained fewer nats.
     """
     from scipy.optimize import minimize  # half a second to import
 
     first, (lowest, highest) = logs_of(start), limits_of(start, noise)
-    if noise and floor > 0 and start.likelihood.noise is not None:
-        lowest[-1] = max(float(lowest[-1]), min(math.log(floor), float(first[-1])))
+    least = floor.variances.log()
+    if noise and len(least):
+        own = slice(len(lowest) - len(least), None)
+        lowest[own] = torch.maximum(lowest[own], torch.minimum(least, first[own]))
     limits = list(zip(lowest.tolist(), highest.tolist(), strict=True))
-    with tqdm(total=steps, desc="evidence", disable=not progress, unit="step", leave=False) as bar:
+    with Bar("evidence", most=steps, progress=progress) as bar:
         climb = _Climb(start, highest > lowest, gain, bar)
         options = {"maxiter": steps, "maxcor": len(first), "ftol": 0.0, "gtol": 0.0}
         try:
@@ -178,7 +222,7 @@ def climbed(
             )
             end, stopped = logs_of(climb.process).numpy(), "interrupted"
     process = climb.highest()
-    warn_of_limits(process, end, limits)
+    warn_of_limits(process, end, limits, floor)
     return process, stopped
 
 
@@ -193,7 +237,7 @@ class _Climb(Generic[P]):
         bar: Of the steps.
     """
 
-    def __init__(self, start: P, free: Bool[Tensor, " h"], gain: float, bar: Any) -> None:
+    def __init__(self, start: P, free: Bool[Tensor, " h"], gain: float, bar: Bar) -> None:
         self.start, self.free, self.gain, self.bar = start, free, gain, bar
         self.best, self.process, self.scale = -math.inf, start, 1.0
         self.trace, self.values = list(start.trace), list[float]()
@@ -220,8 +264,7 @@ class _Climb(Generic[P]):
         value = -float(intermediate_result.fun) / self.scale
         self.trace.append(chosen(at(self.start, torch.as_tensor(intermediate_result.x)), value))
         self.values.append(value)
-        self.bar.update()
-        self.bar.set_postfix(log_marginal=f"{value:.6g}")
+        self.bar.update(said=f"log evidence {value:.6g} nats")
         if len(self.values) > LAST and value - self.values[-1 - LAST] < self.gain:
             raise StopIteration
 
@@ -236,40 +279,81 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor and its inverse."""
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
-    data, basis = process.seen, process.trend(process.seen.inputs)
-    c, matrix = data.outputs, KernelMatrix(process.kernel, data.inputs)
-    whole = matrix.dense(process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE)
-    whole.diagonal().add_(process.noise_variance)
-    try:
-        inverse, solved, logdet = inverted(whole, torch.cat([data.targets, basis], 1))
-    except NumericalError as error:
-        raise singular(error, process.noise_variance) from None
-    alpha, beta = least_squares(basis, solved[:, c:], solved[:, :c])
+    targets, basis = process.seen.targets.to(process.dtype), process.trend(process.seen.inputs.to(process.dtype))
+    alpha, beta = torch.empty_like(targets), targets.new_empty(basis.shape[1], targets.shape[1])
+    logdets, parts = list[float](), list[tuple[Tensor, Tensor]]()
+    for group in process.groups:
+        outputs = list(group.outputs)
+        whole = group.matrix.dense(room_of(process))
+        whole.diagonal().add_(group.noise)
+        try:
+            inverse, solved, logdet = inverted(whole, torch.cat([targets[:, outputs], basis], 1))
+        except NumericalError as error:
+            raise singular(error, group.noise) from None
+        c = len(outputs)
+        own, slopes = least_squares(basis, solved[:, c:], solved[:, :c])
+        diagonal = 0.5 * (own.square().sum(1) - c * inverse.diagonal())
+        parts.append(gradient_by(group, _evidence_weight(inverse, own), diagonal))
+        alpha[:, outputs], beta[:, outputs] = own, slopes
+        logdets.append(logdet)
+    return process.log_density(alpha, beta, logdets), joined_gradient(process, parts)
+
+
+def room_of(process: Process) -> int:
+    """Bytes that a kernel matrix may take."""
+    return process.solver.max_bytes if isinstance(process.solver, Cholesky) else DENSE
+
+
+def _evidence_weight(
+    inverse: Float[Tensor, "n n"], alpha: Float[Tensor, "n c"]
+) -> Callable[[slice, slice], Float[Tensor, "a b"]]:
+    """``½ (α αᵀ - c C⁻¹)`` a tile at a time, of an inverse whose upper half is right."""
 
     def weight(i: slice, j: slice) -> Tensor:
         part = inverse[i, j] if i != j else inverse[i, j].triu() + inverse[i, j].triu(1).mT
-        return 0.5 * torch.addmm(part, alpha[i], alpha[j].mT, beta=-c)
+        return 0.5 * torch.addmm(part, alpha[i], alpha[j].mT, beta=-alpha.shape[1])
 
-    diagonal = 0.5 * (alpha.square().sum(1) - c * inverse.diagonal())
-    return process.log_density(alpha, beta, logdet), gradient_by(process, weight, diagonal)
+    return weight
 
 
 def gradient_by(
-    process: Process, weight: Callable[[slice, slice], Tensor], diagonal: Float[Tensor, " n"]
-) -> Float[Tensor, " h"]:
-    """``Σ_ij W_ij ∂C_ij`` and what ``repeated`` adds, in the logarithms of hyper-parameters and noise variance."""
-    noise = (diagonal * process.noise_variance).double().sum()[None].cpu()
-    noise += process.data.repeated(1 / process.likelihood.noise)[1]
-    return torch.cat([contracted(KernelMatrix(process.kernel, process.seen.inputs), weight), noise])
+    group: OutputGroup, weight: Callable[[slice, slice], Tensor], diagonal: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, " h"], Float[Tensor, ""]]:
+    """``Σ_ij W_ij ∂C_ij`` in the logarithms of the hyper-parameters of a group's kernel, and of its noise variance.
+
+    Args:
+        group: Outputs with their C.
+        weight: The entries of W at some rows and columns, on or above the diagonal.
+        diagonal: Those on it.
+    """
+    return contracted(group.matrix, weight), (diagonal * group.noise).double().sum().cpu()
 
 
-def warn_of_limits(process: Process | LaplaceProcess, logs: np.ndarray, limits: list[tuple[float, float]]) -> None:
+def joined_gradient(process: Process, parts: Sequence[tuple[Tensor, Tensor]]) -> Float[Tensor, " h"]:
+    """The gradient in ``logs_of`` from those of the groups, and what ``repeated`` adds."""
+    repeats = process.data.repeated(process.noises)[1].cpu()
+    kernels = [kernel for kernel, _ in parts]
+    noises = torch.stack(
+        [noise + repeats[list(group.outputs)].sum() for group, (_, noise) in zip(process.groups, parts, strict=True)]
+    )
+    kernel = torch.cat(kernels) if isinstance(process.kernel, tuple) else torch.stack(kernels).sum(0)
+    several = isinstance(process.likelihood.precision, tuple)
+    return torch.cat([kernel, noises if several else noises.sum()[None]])
+
+
+def warn_of_limits(
+    process: Process | LaplaceProcess,
+    logs: np.ndarray,
+    limits: list[tuple[float, float]],
+    floor: LeastNoise | None = None,
+) -> None:
     """Warn of hyper-parameters that ended where the search does.
 
     Args:
         process: Whose they are.
         logs: Where they ended, as ``logs_of`` has them.
         limits: Lowest and highest value of each.
+        floor: Least noise variances; ``None`` where rounding sets no limit.
     """
     labels = labels_of(process)
     pairs = list(zip(labels, logs, limits, strict=True))
@@ -278,9 +362,27 @@ def warn_of_limits(process: Process | LaplaceProcess, logs: np.ndarray, limits: 
     if flat and len(flat) < sum("lengthscale[" in name for name in labels):  # dimensions of no use are no mistake
         logger.info("%s ended at the upper limit: the targets do not vary along them", ", ".join(flat))
         ended = [name for name in ended if name not in flat]
+    if floor is not None:
+        least = floor.variances.log().tolist()
+        noises = zip(labels[len(labels) - len(least) :], logs[len(logs) - len(least) :], least, strict=True)
+        rounded = [name for name, value, low in noises if name in ended and value <= low + 1e-6]
+        ended = [name for name in ended if name not in rounded]
+        if rounded:
+            warn(_of_rounding(rounded, floor), ConvergenceWarning)
     if ended:
         warn(
-            f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start. The data may say "
-            "nothing of it: try a simpler kernel, or a start nearer to what is expected",
+            f"{', '.join(ended)} ended at a limit of the search, a factor {REACH:g} from the start ({REACH**2:g} for "
+            "noise). The data may say nothing of it: try a simpler kernel, or a start nearer to what is expected",
             ConvergenceWarning,
         )
+
+
+def _of_rounding(names: Sequence[str], floor: LeastNoise) -> str:
+    """Why noise variances ended at what solves resolve, and what helps."""
+    found = f"{', '.join(names)} ended at {float(floor.variances.min()):.1e}, the least that "
+    if floor.dtype == torch.float32:
+        return f"{found}float32 resolves: it may be smaller, and intervals too wide. Try dtype=torch.float64"
+    return (
+        f"{found}float64 resolves: the targets show no noise. Try more rows, without copies that are nearly alike, or "
+        "Gaussian(precision) with a noise that is known and Evidence(noise=False)"
+    )

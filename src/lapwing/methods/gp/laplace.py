@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Source
+from lapwing.ground.data import Array, Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
+from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.loss import Mode
@@ -64,6 +65,7 @@ class LaplaceProcess:
     start: Float[Tensor, "n c"] | None = None
 
     @classmethod
+    @working("fit")
     def fit(cls, kernel: Kernel, likelihood: Likelihood, data: Source) -> LaplaceProcess:
         """The posterior; its mode is found when it is first asked for.
 
@@ -114,7 +116,7 @@ class LaplaceProcess:
         """The outputs at the data, ``L u`` at the mode, float64."""
         return self._root @ self.mode.weights.view(len(self.data), -1)
 
-    def outputs(self, x: Float[Tensor, "m p"]) -> Moments:
+    def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Moments:
         """What is known of the outputs.
 
         Args:
@@ -131,7 +133,8 @@ class LaplaceProcess:
             mean = (features @ self.mode.weights).to(new)
             return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
 
-    def predict(self, x: Float[Tensor, "m p"]) -> Predictive:
+    @working("predict")
+    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Predictive:
         """The distribution of targets at some inputs.
 
         Args:
@@ -143,6 +146,7 @@ class LaplaceProcess:
         """
         return predictive(self.likelihood, self.outputs(x))
 
+    @working("evidence")
     def log_marginal(self) -> float:
         """``log p(y | f) - ½ |u|² - ½ log |1 + Lᵀ B L|`` at the mode, nats (equation 3.32 of the same)."""
         size = float(self.mode.weights.square().sum())
@@ -202,7 +206,7 @@ class LaplaceProcess:
         """What pickle holds: where the mode is, and no factor."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {"start": self._found}
 
-    def tuned(self, method: Any, progress: bool) -> LaplaceProcess:
+    def tuned(self, method: Any, progress: bool | None) -> LaplaceProcess:
         """See ``lapwing.tune``."""
         from lapwing.methods.gp.evidence import Evidence  # it is of processes
         from lapwing.methods.gp.subsets import Subset

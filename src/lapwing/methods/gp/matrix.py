@@ -218,13 +218,18 @@ def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> F
 
 
 def cross_product(
-    kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], block: Float[Tensor, "m k"]
+    kernel: Kernel | tuple[Kernel, ...], a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], block: Float[Tensor, "m k"]
 ) -> Float[Tensor, "n k"]:
     """``K_ab V``, a tile at a time; differentiable in a, where it asks for its gradient.
+
+    Of several kernels each multiplies the columns of its output, which stand together with those of other outputs.
 
     Cost:
         ``n m`` entries, held at once only where gradients are asked for.
     """
+    if isinstance(kernel, tuple):
+        parts = [cross_product(each, a, b, block[:, output :: len(kernel)]) for output, each in enumerate(kernel)]
+        return torch.stack(parts, 2).flatten(1)
     entries, found = kernel.between(a, b), a.new_zeros(len(a), block.shape[1])
     for i, j in tiles(len(a), len(b), side_of(a)):
         found[i] += entries(i, j) @ block[j]

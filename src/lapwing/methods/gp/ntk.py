@@ -10,11 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.training_rows import InputRows
 from lapwing.ground import probes
 from lapwing.ground.data import Data, chunks
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.network.network import like_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import surveyed, unwrapped
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.kernels import Features, Kernel
@@ -36,6 +39,7 @@ class NTK(Kernel):
     Args:
         model: The network, from inputs ``[n, p]`` to ``[n, 1]``; used in eval mode and left exactly as it is.
         weights: Which weights it is linearised in.
+        output: Which part of what it returns is its output: a key, an index or a function of it.
 
     Raises:
         ConfigError: If the model is no network, or no weight is left.
@@ -53,12 +57,14 @@ class NTK(Kernel):
 
     model: nn.Module
     weights: Selection = field(default_factory=All)
+    output: Output = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", unwrapped(self.model, "NTK(model)"))
 
     def __repr__(self) -> str:
-        return f"NTK({type(self.model).__name__}, weights={self.weights})"
+        output = "" if self.output is None else f", output={self.output!r}"
+        return f"NTK({type(self.model).__name__}, weights={self.weights}{output})"
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``; a constant in hyper-parameters and inputs."""
@@ -66,7 +72,7 @@ class NTK(Kernel):
             kernel = self._kernel(a)
             a_, b_ = (part.detach().to(kernel.model.network.like) for part in (a, b))
             ones = torch.ones(kernel.model.network.size, dtype=torch.float64, device=b_.device)
-            found = kernel.cross(a_, b_, b_.new_ones(1, len(b_), 1), ones)
+            found = kernel.cross(a_, InputRows(b_.new_ones(1, len(b_), 1), b_), ones)
         return found.detach().to(a)
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
@@ -92,17 +98,17 @@ class NTK(Kernel):
     def _kernel(self, x: Tensor) -> TangentKernel:
         """The network, surveyed on the first inputs it sees; refused where it was written to since."""
         if "known" not in vars(self):
-            likelihood, like = Gaussian(), next(self.model.parameters(), torch.zeros(())).detach()
-            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=like)
+            likelihood, like = Gaussian(), like_of(self.model)
+            data = Data((x.detach(), x.new_zeros(len(x), 1)), like=torch.zeros(()) if like is None else like)
             with undisturbed():
-                network = self.weights.choose(self.model, data, likelihood, Isotropic())
+                network = self.weights.choose(self.model, data, likelihood, Isotropic(), self.output)
                 model = surveyed(network, likelihood, data)
             if model.width != 1:
                 hint = "Laplace with Full(view='functions'), which has the kernel between outputs too"
                 raise ShapeError("a network with one output", f"{model.width} outputs", hint)
             vars(self)["known"] = TangentKernel(model)
         known: TangentKernel = vars(self)["known"]
-        known.model.network.check_unchanged(values=False)
+        known.model.network.check_unchanged()
         return known
 
     def _rows(self, x: Tensor) -> list[Float[Tensor, "m d"]]:

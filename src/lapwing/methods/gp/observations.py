@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source
+from lapwing.ground.data import Data, Source, Values, as_tensor, check_there
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
-from lapwing.methods.gp.kernels import Kernel
+from lapwing.methods.gp.groups import Kernels
 from lapwing.methods.gp.trend import Mean, Trend, told_by
 
 NAMED = 5
@@ -46,6 +46,8 @@ class Observations(Shown):
         """
         batches = list(Data(data))
         inputs, y = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("inputs", "targets"))
+        if not (inputs.is_floating_point() or inputs.is_complex()):
+            inputs = inputs.double()
         if inputs.ndim != 2 or not inputs.shape[1] or inputs.dtype not in (torch.float32, torch.float64):
             got = f"{inputs.dtype} {list(inputs.shape)}"
             hint = "x.flatten(1)" if inputs.ndim > 2 else "x[:, None] for a single dimension, x.float()"
@@ -110,23 +112,24 @@ class Observations(Shown):
         """
         return torch.isin(self._places, index).nonzero()[:, 0]
 
-    def repeated(self, noise: float) -> tuple[float, float]:
+    def repeated(self, noise: Float[Tensor, " c"]) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
         """The log density of targets given their averages at one input, and its derivative in the noise's logarithm.
 
-            -½ (c (Σ_i log 2π v_i - Σ_j log 2π v_j) + Σ_i |y_i - ȳ_j(i)|² / v_i)
+            -½ (Σ_i log 2π v_i - Σ_j log 2π v_j + Σ_i (y_i - ȳ_j(i))² / v_i)        for each output
 
         with i over all observations and j over distinct inputs: what ``distinct`` leaves out of the evidence, nats.
 
         Args:
-            noise: ``1/ρ``.
+            noise: ``1/ρ`` of each output, float64.
         """
         if self.distinct is self:
-            return 0.0, 0.0
+            return torch.zeros_like(noise), torch.zeros_like(noise)
         each, mean = self.relative.double(), self.distinct
-        rest = float(((self.targets - mean.targets[self._places]).double().square() / each[:, None]).sum()) / noise
-        spare = self.outputs * (len(self) - len(mean))
-        logs = self.outputs * float(each.log().sum() - mean.relative.double().log().sum())
-        return -0.5 * (spare * math.log(2 * math.pi * noise) + logs + rest), -0.5 * (spare - rest)
+        away = self.targets.double() - mean.targets[self._places].double()
+        rest = (away.square() / each[:, None]).sum(0) / noise
+        spare = len(self) - len(mean)
+        logs = each.log().sum() - mean.relative.double().log().sum()
+        return -0.5 * (spare * torch.log(2 * math.pi * noise) + logs + rest), -0.5 * (spare - rest)
 
     def select(self, index: slice | Int[Tensor, " m"]) -> Observations:
         """Some of them, in float64.
@@ -149,7 +152,7 @@ class Observations(Shown):
         pairs = zip((self.inputs, self.targets, self.relative), (more.inputs, more.targets, more.relative), strict=True)
         return Observations(*(torch.cat([mine, theirs.to(mine)]) for mine, theirs in pairs))
 
-    def check(self, x: Tensor) -> Float[Tensor, "m p"]:
+    def check(self, x: Values) -> Float[Tensor, "m p"]:
         """New inputs, as these are.
 
         Raises:
@@ -167,11 +170,10 @@ def numbered(rows: Float[Tensor, "n p"]) -> Int[Tensor, " n"]:
     return first.argsort(stable=True).argsort(stable=True)[found]
 
 
-def checked(x: Tensor, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
+def checked(x: Values, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
     """New inputs, as others are; see ``Observations.check``."""
+    x = as_tensor(x)
     p = like.shape[1]
-    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DataError(f"a tensor of inputs [m, {p}]", f"a {type(x).__name__}", "torch.as_tensor(x)")
     if x.ndim != 2 or x.shape[1] != p or x.is_complex():
         hint = "x[:, None] for a single dimension" if p == 1 else "x[None] for a single input"
         hint = hint if x.ndim < 2 else "the columns of the data, in their order"
@@ -188,6 +190,7 @@ def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, 
     Raises:
         DataError: Naming the first few.
     """
+    check_there(values, what)
     bad = (~values.isfinite()).any(1).nonzero()[:, 0].tolist()
     if bad:
         first = ", ".join(map(str, bad[:NAMED])) + (", ..." if len(bad) > NAMED else "")
@@ -195,7 +198,7 @@ def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, 
         raise DataError(f"finite {what}", f"NaN or infinite ones in {len(bad)} of {len(values)} rows: {first}", hint)
 
 
-def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
+def check_suitable(kernel: Kernels, mean: Mean, data: Observations) -> None:
     """Refuse a kernel for other inputs, and a plane that the inputs do not span; warn of targets that never vary.
 
     Raises:
@@ -203,10 +206,15 @@ def check_suitable(kernel: Kernel, mean: Mean, data: Observations) -> None:
         DataError: If observations do not tell a linear mean.
     """
     a, b = data.inputs[:2], data.inputs[:1]
-    found = kernel(a, b)
-    if found.shape != (len(a), 1):
-        hint = "torch.exp(-torch.cdist(a, b)) as a model"
-        raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", hint)
+    kernels = kernel if isinstance(kernel, tuple) else (kernel,) * data.outputs
+    if len(kernels) != data.outputs:
+        got = f"{len(kernels)} for {data.outputs} outputs"
+        raise ShapeError("a kernel for all outputs, or one an output", got, "kernel=(Matern(1.0), RBF(2.0)) for two")
+    for each in kernels:
+        found = each(a, b)
+        if found.shape != (len(a), 1):
+            hint = "torch.exp(-torch.cdist(a, b)) as a model"
+            raise ShapeError("a kernel from [n, p] and [m, p] to [n, m]", f"{list(found.shape)}", hint)
     (n, p), basis = data.inputs.shape, Trend(mean)(data.inputs)
     if told_by(basis, basis)[0].shape[1] < basis.shape[1]:
         raise DataError(

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
+from lapwing.ground.data import Array
+from lapwing.ground.errors import NumericalError
+from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
-from lapwing.methods.gp.kernels import Features, Kernel
-from lapwing.methods.gp.matrix import cross_product
+from lapwing.methods.gp.groups import Kernels
+from lapwing.methods.gp.kernels import Features
+from lapwing.methods.gp.matrix import KernelMatrix, cross_product
 from lapwing.methods.gp.observations import checked
 from lapwing.methods.gp.trend import Trend
 
-ROWS = 4096
-"""Inputs whose random features are held at once."""
+ROOM = 2**25
+"""Random features of inputs that are held at once."""
+
+JITTER = 100.0
+"""What is added to the diagonal of a kernel matrix for its factor, in roundings of its trace; the next is so many times
+as much, where entries are rounded more than float64 does."""
 
 
 @final
@@ -26,47 +34,110 @@ class PriorFunctions:
     """``f(x) = φ(x) W`` with random features φ and standard normal W: draws from GP(0, k) (Antorán 2024, 2.2.4).
 
     Args:
-        features: φ.
-        weights: W, ``[D, s c]``.
-        count: Features that were asked for.
+        features: φ: one for all outputs, or one an output.
+        weights: W of each: ``[D, s c]``, all outputs of one draw together, or ``[D, s]`` of one output.
+        count: Features D that were asked for.
         seed: Of features and weights, which can be drawn again.
     """
 
-    features: Features
-    weights: Float[Tensor, "D s"]
+    features: tuple[Features, ...]
+    weights: tuple[Float[Tensor, "_ s"], ...]
     count: int
     seed: int
 
     @classmethod
     def drawn(
-        cls, kernel: Kernel, inputs: Float[Tensor, "n p"], samples: int, features: int, generator: torch.Generator
+        cls, kernel: Kernels, inputs: Float[Tensor, "n p"], samples: int, features: int, generator: torch.Generator
     ) -> PriorFunctions:
         """So many functions.
 
         Args:
-            kernel: k.
+            kernel: k; of several each has as many of the functions.
             inputs: Some inputs, for their dimension, dtype and device.
-            samples: Functions s.
+            samples: Functions.
             features: Random features D.
             generator: Source of randomness, not used yet.
         """
-        phi = kernel.features(features, inputs, generator)
-        width = phi(inputs[:1]).shape[1]
-        weights = probes.gaussian([width, samples], like=inputs, generator=generator)
-        return cls(phi, weights, features, generator.initial_seed())
+        kernels = kernel if isinstance(kernel, tuple) else (kernel,)
+        seed = generator.initial_seed()
+        found, weights = list[Features](), list[Tensor]()
+        for each in kernels:
+            phi = each.features(features, inputs, generator)
+            width = phi(inputs[:1]).shape[1]
+            found.append(phi)
+            weights.append(probes.gaussian([width, samples // len(kernels)], like=inputs, generator=generator))
+        return cls(tuple(found), tuple(weights), features, seed)
 
-    def __call__(self, inputs: Float[Tensor, "n p"]) -> Float[Tensor, "n s"]:
-        """All functions at some inputs."""
-        return torch.cat([self.features(rows) @ self.weights for rows in inputs.split(ROWS)])
+    def __call__(self, inputs: Float[Tensor, "n p"]) -> Float[Tensor, "n k"]:
+        """All functions at some inputs, all outputs of one draw together."""
+        pairs = list(zip(self.features, self.weights, strict=True))
+        rows = max(1, ROOM // max(len(weights) for weights in self.weights))
+        parts = [torch.stack([phi(some) @ weights for phi, weights in pairs], 2) for some in inputs.split(rows)]
+        return torch.cat(parts).flatten(1)
 
     def own(self, places: Float[Tensor, "s a p"]) -> Float[Tensor, "s a"]:
-        """Each function at places of its own.
+        """Each function of a single output at places of its own.
 
         Args:
             places: For each function as many.
         """
-        phi = self.features(places.flatten(0, 1)).view(*places.shape[:2], -1)
-        return (phi @ self.weights.mT[:, :, None])[..., 0]
+        phi = self.features[0](places.flatten(0, 1)).view(*places.shape[:2], -1)
+        return (phi @ self.weights[0].mT[:, :, None])[..., 0]
+
+    def some(self, part: slice) -> PriorFunctions:
+        """A few of the functions of a single output.
+
+        Args:
+            part: Which.
+        """
+        return replace(self, weights=(self.weights[0][:, part],))
+
+
+def exact_at(
+    kernel: Kernels, inputs: Float[Tensor, "n p"], values: Float[Tensor, "n k"], generator: torch.Generator
+) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
+    """Coefficients δ that give drawn functions the exact law of the prior at some inputs, and their values there.
+
+        f(·) + K_{(·)X} δ,   δ = L⁻ᵀ (u - L⁻¹ f(X)),   L Lᵀ = K + jitter,   u standard normal
+
+    so that the values are ``L u`` along eigenvectors whose eigenvalues are above the jitter, and f below. What random
+    features are left to say is what values at X leave unknown elsewhere.
+
+    Args:
+        kernel: k; of several each has the columns of its output.
+        inputs: X.
+        values: f(X), all outputs of one draw together.
+        generator: Source of randomness.
+
+    Raises:
+        NumericalError: If K has negative eigenvalues beyond rounding.
+
+    Cost:
+        ``n³ / 3`` multiplications for each kernel.
+    """
+    if isinstance(kernel, tuple):
+        parts = [exact_at(each, inputs, values[:, i :: len(kernel)], generator) for i, each in enumerate(kernel)]
+        coefficients, found = (torch.stack(part, 2).flatten(1) for part in zip(*parts, strict=True))
+        return coefficients, found
+    whole = KernelMatrix(kernel, inputs.double()).dense()
+    root = _jittered_root(whole)
+    normal = probes.gaussian(list(values.shape), like=whole, generator=generator)
+    rest = normal - torch.linalg.solve_triangular(root, values.double(), upper=False)
+    coefficients = torch.linalg.solve_triangular(root.mT, rest, upper=True)
+    return coefficients.to(values), (values.double() + whole @ coefficients).to(values)
+
+
+def _jittered_root(whole: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
+    """A Cholesky factor of a kernel matrix and as little on its diagonal as it takes."""
+    trace = float(whole.diagonal().sum())
+    jitter = JITTER * torch.finfo(torch.float64).eps
+    while jitter < 1:
+        root, failed = torch.linalg.cholesky_ex(whole + jitter * trace * torch.eye(len(whole)).to(whole))
+        if not bool(failed):
+            return root
+        jitter *= JITTER
+    hint = "a function that is symmetric and positive definite"
+    raise NumericalError("a kernel matrix without negative eigenvalues", "one with some", hint)
 
 
 @final
@@ -78,18 +149,20 @@ class FunctionSamples:
 
     with f from the prior, ε from the noise, and μ the posterior mean (Antorán 2024, equation 2.29).
 
+    Where X are few, f has the exact law of the prior there, by coefficients δ; see ``exact_at``.
+
     Args:
-        kernel: k.
+        kernel: k, or one an output.
         inputs: X, ``[n, p]``.
         trend: h, the mean before data.
-        prior: f.
-        representers: ``α - α_f``, one a column, ``[n, s c]``.
+        prior: f, without δ.
+        representers: ``α + δ - α_f``, one a column, ``[n, s c]``, in the dtype of the solves.
         slopes: ``β - β_f``, ``[q, s c]``.
         outputs: c; columns of one draw stand together.
         solution: The solve behind them, ``(K + N)⁻¹ (f(X) + ε)``.
     """
 
-    kernel: Kernel
+    kernel: Kernels
     inputs: Float[Tensor, "n p"]
     trend: Trend
     prior: PriorFunctions
@@ -107,7 +180,8 @@ class FunctionSamples:
         """Draws s."""
         return self.representers.shape[1] // self.outputs
 
-    def __call__(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "s m c"]:
+    @working("predict")
+    def __call__(self, x: Float[Tensor, "m p"] | Array | list[Any]) -> Float[Tensor, "s m c"]:
         """The functions at some inputs; the gradient in them is kept.
 
         Args:
@@ -121,9 +195,10 @@ class FunctionSamples:
             ``m`` rows of the kernel and of the features.
         """
         x = checked(x, self.inputs)
-        data = cross_product(self.kernel, x, self.inputs, self.representers)
-        found = self.prior(x) + self.trend(x) @ self.slopes + data
-        return found.view(len(x), len(self), self.outputs).movedim(1, 0)
+        exact = x.to(self.representers)
+        data = cross_product(self.kernel, exact, self.inputs.to(exact), self.representers)
+        found = self.prior(exact) + self.trend(exact) @ self.slopes + data
+        return found.to(x).view(len(x), len(self), self.outputs).movedim(1, 0)
 
     def own(self, places: Float[Tensor, "s a p"]) -> Float[Tensor, "s a"]:
         """Each function, of a single output, at places of its own; the gradient in them is kept.
@@ -134,10 +209,12 @@ class FunctionSamples:
         Cost:
             ``s a`` rows of the kernel and of the features, held at once.
         """
-        (s, a), flat = places.shape[:2], places.flatten(0, 1)
-        rows = torch.cat([self.kernel(flat, self.inputs), self.trend(flat)], 1).view(s, a, -1)
+        exact = places.to(self.representers)
+        (s, a), flat = exact.shape[:2], exact.flatten(0, 1)
+        kernel = self.kernel[0] if isinstance(self.kernel, tuple) else self.kernel
+        rows = torch.cat([kernel(flat, self.inputs.to(flat)), self.trend(flat)], 1).view(s, a, -1)
         weights = torch.cat([self.representers, self.slopes])
-        return self.prior.own(places) + (rows @ weights.mT[:, :, None])[..., 0]
+        return (self.prior.own(exact) + (rows @ weights.mT[:, :, None])[..., 0]).to(places)
 
     def some(self, part: slice) -> FunctionSamples:
         """A few of the functions of a single output.
@@ -145,5 +222,9 @@ class FunctionSamples:
         Args:
             part: Which.
         """
-        prior = replace(self.prior, weights=self.prior.weights[:, part])
-        return replace(self, prior=prior, representers=self.representers[:, part], slopes=self.slopes[:, part])
+        return replace(
+            self,
+            prior=self.prior.some(part),
+            representers=self.representers[:, part],
+            slopes=self.slopes[:, part],
+        )

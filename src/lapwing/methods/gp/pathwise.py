@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_positive, warn
-from lapwing.methods.gp.evidence import at, chosen, gradient_by, limits_of, logs_of
+from lapwing.ground.progress import track
+from lapwing.methods.gp.evidence import at, chosen, gradient_by, joined_gradient, limits_of, logs_of
 from lapwing.methods.gp.process import Process
 
 
@@ -45,7 +46,7 @@ class Pathwise:
         check_count("steps", self.steps)
         check_positive("rate", self.rate, "0.1")
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: Process, progress: bool | None = None) -> Process:
         """See ``Evidence.tune``; without its warnings but that of Ctrl-C."""
         logs = logs_of(posterior).requires_grad_()
         adam = torch.optim.Adam([logs], lr=self.rate, betas=(0.9, 0.99))
@@ -53,7 +54,7 @@ class Pathwise:
         lowest, highest = limits_of(posterior, self.noise)
         process = posterior
         try:
-            for _ in tqdm(range(self.steps), "evidence", disable=not progress, unit="step", leave=False):
+            for _ in track(range(self.steps), "evidence", progress=progress):
                 logs.grad = -estimated_gradient(process)
                 adam.step()
                 falling.step()
@@ -72,10 +73,16 @@ def estimated_gradient(process: Process) -> Float[Tensor, " h"]:
     solution = process.functions.solution
     if solution.stopped == "interrupted":  # Ctrl-C ended the solve, and is to end the steps with it
         raise KeyboardInterrupt
-    drawn = solution.value / process.settings.samples**0.5
-    alpha = process.representers[0]
+    parts = list[tuple[Tensor, Tensor]]()
+    for group in process.groups:
+        columns = group.columns(solution.value.shape[1], process.data.outputs)
+        drawn = solution.value[:, columns] / process.settings.samples**0.5
+        alpha = process.representers[0][:, group.outputs]
+        diagonal = 0.5 * (alpha.square().sum(1) - drawn.square().sum(1))
+        parts.append(gradient_by(group, _weight(alpha, drawn), diagonal))
+    return joined_gradient(process, parts)
 
-    def weight(i: slice, j: slice) -> Tensor:
-        return 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)
 
-    return gradient_by(process, weight, 0.5 * (alpha.square().sum(1) - drawn.square().sum(1)))
+def _weight(alpha: Float[Tensor, "n c"], drawn: Float[Tensor, "n s"]) -> Callable[[slice, slice], Float[Tensor, "a b"]]:
+    """``½ (α αᵀ - mean_s α_s α_sᵀ)`` a tile at a time."""
+    return lambda i, j: 0.5 * (alpha[i] @ alpha[j].mT - drawn[i] @ drawn[j].mT)

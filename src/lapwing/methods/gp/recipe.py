@@ -11,13 +11,17 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Source
-from lapwing.ground.errors import UnsupportedError, check_kind
+from lapwing.ground.errors import DataWarning, check_kind, warn
 from lapwing.likelihoods import Gaussian
+from lapwing.methods.gp.groups import Kernels
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.observations import Observations, check_suitable
 from lapwing.methods.gp.process import Process
 from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.stationary import Matern
+
+UNLIKE = 10.0
+"""Factor between the spreads of outputs up to which they may have one kernel without a warning."""
 
 NOISE = 0.1
 """Part of the targets' variance that tuning takes for noise at first."""
@@ -31,15 +35,17 @@ class GP(Settings):
         y = h(x) β + f(x) + ε,   f ~ GP(0, k),   ε ~ N(0, 1/ρ)                       (Antorán 2024, section 2.2)
 
     Args:
-        kernel: k; ``None`` for a Matérn 3/2 with one length-scale a dimension, see ``lengthscales``, and the variance
-            of the targets.
-        likelihood: Noise of the targets, a precision ρ for all outputs; ``None`` for a tenth of the targets' variance,
-            to tune from.
+        kernel: k for all outputs, or a tuple of one an output; ``None`` for a Matérn 3/2 with one length-scale a
+            dimension, see ``lengthscales``, and the variance of the targets.
+        likelihood: Noise of the targets, a precision ρ for all outputs or a tuple of one an output, which are tuned
+            each; ``None`` for a tenth of each output's variance, to tune from.
         mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
         solver: What solves, or ``"auto"``; see ``Settings``.
         samples: Functions behind variances.
-        features: Random features of a function.
-        progress: Whether solves show a bar with their residual.
+        features: Random features of a function; see ``Settings``.
+        dtype: Of solves; see ``Settings``.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of everything random.
 
     Raises:
@@ -53,24 +59,24 @@ class GP(Settings):
         tensor([[0.1410]])
     """
 
-    kernel: Kernel | None = field(default=None, kw_only=False)
+    kernel: Kernels | None = field(default=None, kw_only=False)
     likelihood: Gaussian | None = field(default=None, kw_only=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kernel is not None:
-            check_kind("kernel", self.kernel, (Kernel,), "gp.Matern(1.0), or gp.Custom(function)")
+        each = self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
+        for kernel in each if self.kernel is not None else ():
+            hint = "gp.Matern(1.0), gp.Custom(function), or a tuple of one kernel an output"
+            check_kind("kernel", kernel, (Kernel,), hint)
         hint = "Gaussian(precision=100.0), or gp.LaplaceProcess.fit(kernel, likelihood, data) for classes and counts"
         check_kind("likelihood", self.likelihood, (Gaussian, type(None)), hint)
-        if self.likelihood is not None and isinstance(self.likelihood.precision, tuple):
-            hint = "a process for each output, or outputs divided by their noise"
-            raise UnsupportedError("one noise precision for all outputs", f"{self.likelihood.precision}", hint)
 
     def fit(self, data: Source, *, relative_noise: Float[Tensor, " n"] | None = None) -> Process:
         """The posterior.
 
         Args:
-            data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors or a loader.
+            data: Inputs ``[n, p]`` and targets ``[n]`` or ``[n, c]``: a pair of tensors, arrays, data frames or
+                lists, or a loader.
             relative_noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
 
         Raises:
@@ -78,18 +84,34 @@ class GP(Settings):
             ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
 
         Warns:
-            DataWarning: If the targets never vary.
+            DataWarning: If the targets never vary, or outputs of very different spread have one kernel.
 
         Cost:
-            None yet: solves are made when they are first asked for, and kept.
+            None yet: solves are made when they are first asked for, and kept. Outputs with kernels or noises of their
+            own have a matrix each to solve with, alike ones have one together.
         """
         observations = Observations.of(data, relative_noise)
-        variance = float(spreads(observations.targets).square().mean()) or 1.0
+        variances = [float(spread) ** 2 or 1.0 for spread in spreads(observations.targets)]
+        variance = sum(variances) / len(variances)
         kernel = variance * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
         check_suitable(kernel, self.mean, observations)
-        likelihood = Gaussian(1 / (NOISE * variance)) if self.likelihood is None else self.likelihood
+        if not isinstance(kernel, tuple) and max(variances) > UNLIKE**2 * min(variances):
+            low, high = min(variances) ** 0.5, max(variances) ** 0.5
+            warn(
+                f"one kernel for outputs whose standard deviations go from {low:.3g} to {high:.3g} is wrong for some. "
+                f"Try targets in units of their spread, or kernel=(...) with one an output",
+                DataWarning,
+            )
+        likelihood = self.likelihood or Gaussian(_precisions(variances))
+        likelihood.precisions(observations.targets)
         settings = Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
         return Process(kernel, likelihood, observations, settings)
+
+
+def _precisions(variances: list[float]) -> float | tuple[float, ...]:
+    """Noise precisions to tune from: of several outputs one each."""
+    found = tuple(1 / (NOISE * variance) for variance in variances)
+    return found[0] if len(found) == 1 else found
 
 
 def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:

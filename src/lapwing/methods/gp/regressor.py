@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,27 +15,40 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from lapwing.methods.gp.process import Process
+from lapwing.ground.errors import ConvergenceWarning, check_positive, warn
+from lapwing.linear.solvers import CG, SDD
+from lapwing.methods.gp.process import SMALL, Process
 from lapwing.methods.gp.recipe import GP
-from lapwing.methods.gp.settings import PRECISE
+from lapwing.methods.gp.subsets import Subset
 from lapwing.tuning import tune
+
+logger = logging.getLogger(__name__)
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
 
     Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
-    chosen by the evidence: of all observations up to 2,000, else by ``Subset``. Predictions are in the units of
-    the targets, the noise included; ``posterior_`` is the process of standardised inputs and targets.
+    chosen by the evidence: of all observations up to 2,000, else by ``Subset``; each output has a noise of its own.
+    Predictions are in the units of the targets, the noise included; ``posterior_`` is the process of standardised
+    inputs and targets.
 
     Args:
-        kernel: A kernel for standardised inputs and targets; ``None`` for the Matérn.
+        kernel: A kernel for standardised inputs and targets, or a tuple of one an output; ``None`` for the Matérn.
         mean: ``"zero"``, ``"constant"`` or ``"linear"``.
         solver: As for ``GP``.
         tune: Whether hyper-parameters are chosen, or how, such as ``gp.Subset(size=8000)``.
         samples: Functions from which variances are read where the solver is not exact.
+        dtype: ``torch.float32`` for data and solves in single precision, which take half of the memory and resolve no
+            noise much below a thousandth of the targets' standard deviation; ``None`` for float64.
+        seconds: What ``fit`` may take where it would take longer; ``None`` for any time. The default search of hyper-
+            parameters has half of it, in which it takes fewer steps, and iterative solves the rest, which end there and
+            warn how far they are. What is exact, for up to 16,384 distinct inputs, is never cut short.
         random_state: Of everything random.
-        progress: Whether steps and solves show a bar.
+        progress: Whether steps and solves show a bar; ``None`` for after two seconds, in a terminal or notebook.
+
+    Warns:
+        ConvergenceWarning: If the seconds were too few.
 
     Example:
         >>> x = np.linspace(0, 6, 40)[:, None]
@@ -50,14 +66,18 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         solver: Any = "auto",
         tune: Any = True,
         samples: Any = 64,
+        dtype: Any = None,
+        seconds: Any = 600.0,
         random_state: Any = 0,
-        progress: Any = False,
+        progress: Any = None,
     ) -> None:
         self.kernel = kernel
         self.mean = mean
         self.solver = solver
         self.tune = tune
         self.samples = samples
+        self.dtype = dtype
+        self.seconds = seconds
         self.random_state = random_state
         self.progress = progress
 
@@ -69,21 +89,55 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             y: Targets ``[n]`` or ``[n, c]``.
         """
         inputs: Any
+        begun = time.perf_counter()
+        if self.seconds is not None:
+            check_positive("seconds", self.seconds, "600.0")
         inputs, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         self._input_scale, self._target_scale = (StandardScaler().set_output(transform="default") for _ in range(2))
-        dtype = torch.float64 if len(inputs) <= PRECISE else torch.float32
+        dtype = self.dtype or torch.float64
         x = torch.as_tensor(self._input_scale.fit_transform(inputs)).to(dtype)
         y = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         targets = torch.as_tensor(self._target_scale.fit_transform(y)).to(dtype)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        progress = None if self.progress is None else bool(self.progress)
         options: dict[str, Any] = {"mean": self.mean, "solver": self.solver, "samples": self.samples, "seed": seed}
-        posterior = GP(self.kernel, progress=bool(self.progress), **options).fit((x, targets))
+        options["dtype"] = self.dtype
+        posterior = GP(self.kernel, progress=progress, **options).fit((x, targets))
         if self.tune and len(x) > 1:
-            method = None if isinstance(self.tune, bool | np.bool_) else self.tune
-            posterior = tune(posterior, method, progress=bool(self.progress))
-        self.posterior_: Process = posterior
+            posterior = self._tuned(posterior, progress)
+        self.posterior_: Process = self._solved(posterior, begun)
         return self
+
+    def _tuned(self, posterior: Process, progress: bool | None) -> Process:
+        """With hyper-parameters chosen; the default search of a part takes the steps that half of the seconds allow."""
+        method = None if isinstance(self.tune, bool | np.bool_) else self.tune
+        if method is not None or self.seconds is None or len(posterior.seen) <= SMALL:
+            return tune(posterior, method, progress=progress)
+        begun = time.perf_counter()
+        first: Process = Subset(steps=1).tune(posterior, progress)
+        step = time.perf_counter() - begun
+        allowed = int((self.seconds / 2 - step) / step)
+        search = Subset(steps=max(1, min(Subset().steps, allowed)))
+        logger.info("a step of the search takes %.1f s: %.0f s at most", step, step * search.steps)
+        found: Process = search.tune(first, progress)
+        if search.steps < Subset().steps and len(found.trace) - len(first.trace) > search.steps:
+            warn(
+                f"hyper-parameters may not be the best: half of seconds={self.seconds:g} allowed {search.steps} steps "
+                f"of {step:.2g} s. Try more seconds=, or tune=gp.Subset(size={Subset().size // 2})",
+                ConvergenceWarning,
+            )
+        return found
+
+    def _solved(self, posterior: Process, begun: float) -> Process:
+        """With its solves made, in what is left of the seconds where they are iterative."""
+        if self.seconds is not None and self.solver == "auto":
+            left = max(1.0, self.seconds - (time.perf_counter() - begun))
+            if isinstance(posterior.solver, CG | SDD):
+                posterior = posterior.with_solver(replace(posterior.solver, seconds=left))
+                logger.info("solves for %d inputs take %.0f s at most", len(posterior.seen), left)
+        posterior.predict(posterior.data.inputs[:1])
+        return posterior
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Means, and with ``return_std`` the standard deviations of targets, noise included.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal, final, get_args
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,8 +18,12 @@ from lapwing.methods.gp.trend import Mean
 EXACT, MEDIUM = 16_384, 100_000
 """Distinct inputs up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
-PRECISE = 5_000
-"""Observations up to which tables and arrays are read in float64."""
+FEATURES, PER_DRAW = 2_000, 100
+"""Random features of few functions; features a function, so that what they leave out of covariances is less than the
+error that so few draws have."""
+
+ENTRIES, WEIGHTS = 2**27, 2**26
+"""Entries of features at the data, and weights of all functions, up to which there are more than so few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +36,13 @@ class Settings:
             ``"auto"`` takes Cholesky up to 16,384 distinct inputs, preconditioned conjugate gradients up to 100,000,
             and stochastic dual descent beyond.
         samples: Functions from which variances are read where the solver is not exact.
-        features: Random features of a function drawn from the prior.
-        progress: Whether solves show a bar with their residual.
+        features: Random features of a function drawn from the prior, shared by all that are drawn together; ``None``
+            for 100 a function, as far as they have no more than 2²⁷ entries at the data and 2²⁶ weights, and 2,000 at
+            least.
+        dtype: ``torch.float32`` for solves in single precision: half of the memory and time, and no noise variance much
+            below 1e-6 of the targets' variance. ``None`` for float64, which is what ``Cholesky()`` takes in any case.
+        progress: Whether solves show a bar with their residual; ``None`` for after two seconds, in a terminal or
+            notebook.
         seed: Of the functions and the noise.
 
     Raises:
@@ -42,8 +52,9 @@ class Settings:
     mean: Mean = "constant"
     solver: Solver | Literal["auto"] = "auto"
     samples: int = 64
-    features: int = 2000
-    progress: bool = False
+    features: int | None = None
+    dtype: torch.dtype | None = None
+    progress: bool | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,8 +62,30 @@ class Settings:
         if self.solver != "auto":
             check_kind("solver", self.solver, (Solver,), "CG(), or 'auto'")
         check_count("samples", self.samples, 2)
-        check_count("features", self.features)
+        if self.features is not None:
+            check_count("features", self.features)
+        check_option("dtype", self.dtype, (None, torch.float32, torch.float64))
         check_count("seed", self.seed, 0)
+
+    def features_for(self, observations: int, samples: int, outputs: int = 1) -> int:
+        """Random features of functions.
+
+        Args:
+            observations: n.
+            samples: Functions that are drawn together.
+            outputs: c.
+        """
+        if self.features is not None:
+            return self.features
+        return max(FEATURES, min(PER_DRAW * samples, ENTRIES // observations, WEIGHTS // (samples * outputs)))
+
+    def solved_in(self, solver: Solver) -> torch.dtype:
+        """The dtype of solves.
+
+        Args:
+            solver: What solves.
+        """
+        return torch.float64 if isinstance(solver, Cholesky) or self.dtype is None else self.dtype
 
     def solver_for(self, observations: int) -> Solver:
         """What solves for so many observations.
@@ -64,8 +97,8 @@ class Settings:
         if not isinstance(solver, Solver):
             many = CG(rtol=1e-2, preconditioner=PivotedCholesky(500)) if observations <= MEDIUM else SDD()
             solver = Cholesky() if observations <= EXACT else many
-        if self.progress and any(field.name == "progress" for field in fields(solver)):
-            return replace(solver, progress=True)  # type: ignore[call-arg]
+        if self.progress is not None and any(field.name == "progress" for field in fields(solver)):
+            return replace(solver, progress=self.progress)  # type: ignore[call-arg]
         return solver
 
 
@@ -96,24 +129,31 @@ def singular(error: NumericalError, noise: Float[Tensor, " n"]) -> NumericalErro
     return NumericalError(
         f"a kernel, and noise that keeps K + N away from singular ({error.expected})",
         f"a smallest noise variance of {float(noise.min()):.1e} ({error.got})",
-        "a smaller precision of the likelihood, fewer inputs that are nearly alike, float64, or for Custom a function "
-        "that is symmetric and positive definite",
+        "a smaller precision of the likelihood, fewer inputs that are nearly alike, or for Custom a function that is "
+        "symmetric and positive definite",
     )
 
 
-def check_solved(solution: Solution, cure: str) -> None:
+def check_solved(solution: Solution, solver: Solver, dtype: torch.dtype) -> None:
     """Warn of a solve that ended early.
 
     Args:
         solution: What it found.
-        cure: What to try where it was not interrupted.
+        solver: What solved.
+        dtype: Of the solve.
     """
     if solution.converged:
         return
-    stopped = solution.stopped == "interrupted"
-    cure = "with_solver(solver), which goes on from here" if stopped else cure
+    ended, cure = "ended", solver.cure
+    if solution.stopped == "interrupted":
+        ended, cure = "was interrupted", "with_solver(solver), which goes on from here"
+    elif solution.stopped == "seconds":
+        ended, cure = "ran out of seconds=", "with_solver(solver), which goes on from here"
+    elif solution.stopped == "stagnated" and dtype == torch.float32:
+        ended, cure = "ended, for float32 resolves no more,", "dtype=torch.float64, more noise, or fewer rows"
+    elif solution.stopped == "stagnated":
+        ended, cure = "ended, for float64 resolves no more,", "more noise, or fewer rows that are nearly alike"
     warn(
-        f"a solve {'was interrupted' if stopped else 'ended'} after {solution.iterations} iterations with a "
-        f"relative residual of {float(solution.residual.max()):.1e}. Try {cure}",
+        f"a solve {ended} after {solution.iterations} iterations with {solution.distance}. Try {cure}",
         ConvergenceWarning,
     )

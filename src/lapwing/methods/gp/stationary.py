@@ -13,13 +13,11 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
+from lapwing.methods.gp.distances import SquaredDistances
 from lapwing.methods.gp.kernels import ALL, Entries, Features, Kernel, Positive, check_dimensions, like
 
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
-
-LOST = 1e-4
-"""Rounding that squared distances may have, in squared length-scales."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Stationary(Kernel):
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
         """See ``Kernel``."""
         check_dimensions(self, a, b)
-        squares = squared_distances(a, b, like(self.lengthscale, a) / self.stretch)
+        squares = SquaredDistances.between(a, b, like(self.lengthscale, a) / self.stretch)
         return lambda i, j: self.profile(squares(i, j))
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
@@ -60,25 +58,38 @@ class Stationary(Kernel):
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
     ) -> Float[Tensor, " h"]:
         """``-2 Σ_ij P_ij (x_i - x_j)² / ψ²`` for each dimension, ``P = W ∘ ∂K``, by products with P alone."""
-        scale, centre = like(self.lengthscale, a) / self.stretch, b.mean(0)
-        found = self.derivative(squared_distances(a, b, scale)(ALL, ALL)).mul_(weight)
-        a, b = (a - centre) / scale, (b - centre) / scale
-        own = (found.sum(1)[:, None] * a.square()).sum(0) + (found.sum(0)[:, None] * b.square()).sum(0)
-        slopes = -2 * (own - 2 * (a * (found @ b)).sum(0)).double().cpu()
+        scale = like(self.lengthscale, a) / self.stretch
+        squares = SquaredDistances.between(a, b, scale)
+        slopes = -2 * squares.weighted(self.derivative(squares(ALL, ALL)).mul_(weight)).double().cpu()
         return slopes if scale.numel() == len(slopes) else slopes.sum()[None]
 
     @abc.abstractmethod
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
-        """Draws from the spectral measure at ψ = 1."""
+        """Draws from the spectral density at ψ = 1."""
+
+    @abc.abstractmethod
+    def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
+        """The logarithm of the spectral density at ψ = 1, which integrates to 1."""
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
-        """``φ_l(x) = √(2/D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4)."""
-        frequencies = self.frequencies(count, x, generator)
-        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(x)
-        scale = like(self.lengthscale, x)
+        """``φ_l(x) = √(2 w_l / D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4, where all weights w are 1).
+
+        Half of the frequencies are drawn from the spectral density π, half from a Cauchy distribution q, with
+        ``w = π / (½ π + ½ q)``: where data determine the function well, what is left unknown of it has frequencies that
+        π hardly ever draws.
+        """
+        wide = count // 2
+        own_frequencies = self.frequencies(count - wide, x, generator)
+        frequencies = torch.cat([own_frequencies, student(1, wide, x, generator)], 1).double()
+        own, other = self.log_spectral_density(frequencies), log_student(1, frequencies)
+        part = wide / count
+        weights = 1 / (1 - part + part * torch.exp(other - own))
+        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(x.device)
+        amplitudes = (2 * weights / count).sqrt()
 
         def draw(inputs: Tensor) -> Tensor:
-            return (2 / count) ** 0.5 * torch.cos((inputs / scale) @ frequencies + turns)
+            phases = (inputs.double() / like(self.lengthscale, frequencies)) @ frequencies + turns
+            return (amplitudes * torch.cos(phases)).to(inputs.dtype)
 
         return draw
 
@@ -112,6 +123,10 @@ class RBF(Stationary):
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Normal."""
         return probes.gaussian([x.shape[1], count], like=x, generator=generator)
+
+    def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
+        """Normal."""
+        return -0.5 * (frequencies.square().sum(0) + len(frequencies) * math.log(2 * math.pi))
 
 
 @final
@@ -158,10 +173,11 @@ class Matern(Stationary):
 
     def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
         """Student's t with 2ν degrees of freedom, its divisor shared by the dimensions of a frequency."""
-        degrees = round(2 * self.smoothness)
-        normal = probes.gaussian([x.shape[1], count], like=x, generator=generator)
-        chi_square = probes.gaussian([degrees, count], like=x, generator=generator).square().sum(0)
-        return normal * (degrees / chi_square).sqrt()
+        return student(round(2 * self.smoothness), count, x, generator)
+
+    def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
+        """Student's t with 2ν degrees of freedom."""
+        return log_student(round(2 * self.smoothness), frequencies)
 
 
 @final
@@ -199,8 +215,35 @@ class Periodic(Kernel):
         return lambda inputs: inner(self._wound(inputs))
 
     def _wound(self, x: Tensor) -> Tensor:
-        angle = 2 * math.pi * x / like(self.period, x)
+        period = like(self.period, x)
+        angle = 2 * math.pi * (x.remainder(period) / period)  # the remainder is exact, however far away x is
         return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def student(degrees: int, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
+    """Draws from Student's t distribution of several dimensions, those of one draw with the same divisor.
+
+    Args:
+        degrees: Of freedom.
+        count: Draws D.
+        x: Inputs, for their dimension, dtype and device.
+        generator: Source of randomness.
+    """
+    normal = probes.gaussian([x.shape[1], count], like=x, generator=generator)
+    chi_square = probes.gaussian([degrees, count], like=x, generator=generator).square().sum(0)
+    return normal * (degrees / chi_square).sqrt()
+
+
+def log_student(degrees: int, at: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
+    """The logarithm of the density of ``student``.
+
+    Args:
+        degrees: Of freedom.
+        at: Where.
+    """
+    together = 0.5 * (degrees + len(at))
+    constant = math.lgamma(together) - math.lgamma(0.5 * degrees) - 0.5 * len(at) * math.log(degrees * math.pi)
+    return constant - together * torch.log1p(at.square().sum(0) / degrees)
 
 
 def _matern(smoothness: float, squares: Tensor) -> Tensor:
@@ -216,21 +259,3 @@ def _matern(smoothness: float, squares: Tensor) -> Tensor:
 def _spare(values: Tensor) -> Tensor | None:
     """A block that may be overwritten, where no derivative needs it."""
     return None if values.requires_grad else values
-
-
-def squared_distances(a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], scale: Tensor | float = 1.0) -> Entries:
-    """``|(a_i - b_j) / ψ|²`` by a matrix product ``[-2 a, |a|², 1] [b, 1, |b|²]ᵀ``, around the mean of b.
-
-    The mean keeps rounding to that of the spread; where single precision would lose more than ``LOST``, the product is
-    in double. It is not quite 0 where they coincide, so that its root has a derivative.
-    """
-    centre, dtype = b.mean(0), a.dtype
-    with torch.no_grad():
-        spread = max(float(((x - centre) / scale).square().sum(1).max()) for x in (a, b))
-    if torch.finfo(dtype).eps * spread > LOST:
-        a, b, centre = a.double(), b.double(), centre.double()
-    smallest = torch.finfo(dtype).tiny
-    a, b = (a - centre) / scale, (b - centre) / scale
-    left = torch.cat([-2 * a, a.square().sum(1, keepdim=True), a.new_ones(len(a), 1)], 1)
-    right = torch.cat([b, b.new_ones(len(b), 1), b.square().sum(1, keepdim=True)], 1)
-    return lambda i, j: (left[i] @ right[j].mT).to(dtype).clamp_min_(smallest)

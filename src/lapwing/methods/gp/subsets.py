@@ -7,11 +7,11 @@ from typing import final
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count
-from lapwing.methods.gp.evidence import P, at, chosen, climbed, least_noise, logs_of
+from lapwing.ground.progress import track
+from lapwing.methods.gp.evidence import LeastNoise, P, at, chosen, climbed, logs_of
 from lapwing.methods.gp.process import Process
 
 GAIN = 0.3
@@ -56,11 +56,11 @@ class Subset:
         check_count("steps", self.steps)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: P, progress: bool = False) -> P:
+    def tune(self, posterior: P, progress: bool | None = None) -> P:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
-        part, floor = shuffled.first(self.size), least_noise(posterior)
+        part, floor = shuffled.first(self.size), LeastNoise.of(posterior)
         found, _ = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         result = at(posterior, logs_of(found))
         return replace(result, trace=(*found.trace, chosen(result)))
@@ -97,16 +97,16 @@ class Centroids:
         check_count("size", self.size, 2)
         check_count("seed", self.seed, 0)
 
-    def tune(self, posterior: Process, progress: bool = False) -> Process:
+    def tune(self, posterior: Process, progress: bool | None = None) -> Process:
         """See ``Evidence.tune``; without its warning of few steps, and interrupted with the neighbourhoods so far."""
         inputs, optima, trace = posterior.seen.inputs, list[Tensor](), posterior.trace
         centres = probes.permutation(len(inputs), generator=torch.Generator().manual_seed(self.seed))
         count = self.count if self.size < len(inputs) else 1  # else all are the same
-        for centre in tqdm(centres[:count], "neighbourhoods", disable=not progress, leave=False):
+        for centre in track(centres[:count], "neighbourhoods", unit="neighbourhoods", progress=progress):
             apart = (inputs - inputs[centre]).square().sum(1)
             nearest = apart.topk(min(self.size, len(inputs)), largest=False).indices
             near = replace(posterior.select(posterior.data.places(nearest)), trace=trace)
-            found, stopped = climbed(near, STEPS, self.noise, progress, floor=least_noise(posterior))
+            found, stopped = climbed(near, STEPS, self.noise, progress, floor=LeastNoise.of(posterior))
             optima.append(logs_of(found))
             trace = found.trace
             if stopped == "interrupted":

@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground import probes
 from lapwing.ground.errors import (
@@ -21,6 +20,7 @@ from lapwing.ground.errors import (
     check_kind,
     warn,
 )
+from lapwing.ground.progress import Bar, working
 from lapwing.methods.gp.paths import FunctionSamples
 from lapwing.methods.gp.process import Process
 
@@ -61,6 +61,7 @@ class Search:
         check_count("seed", self.seed, 0)
 
 
+@working("Thompson sampling")
 def thompson(
     posterior: Process, bounds: Float[Tensor, "2 p"], batch: int = 1, *, search: Search | None = None, seed: int = 0
 ) -> Float[Tensor, "b p"]:
@@ -95,7 +96,7 @@ def thompson(
     with torch.no_grad():
         best = functions(candidates)[..., 0].topk(min(search.starts, len(candidates)), dim=1).indices
     starts = candidates[best]
-    held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + posterior.settings.features)
+    held = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + functions.prior.count)
     width = max(1, ROOM // held)
     parts = [slice(i, i + width) for i in range(0, batch, width)]
     return torch.cat([_refined(functions.some(part), starts[part], bounds, search.steps) for part in parts])
@@ -138,7 +139,7 @@ def maximise(
     batch: int = 1,
     search: Search | None = None,
     seed: int = 0,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Process:
     """Look for the largest value of a function, a batch of evaluations at a time.
 
@@ -152,7 +153,8 @@ def maximise(
         batch: Evaluations in each.
         search: As for ``thompson``.
         seed: Of the functions.
-        progress: Whether to show a progress bar with the best value.
+        progress: Whether to show a progress bar with the best value; ``None`` for after two seconds, in a terminal or
+            notebook.
 
     Returns:
         The posterior with the evaluations added; its ``data`` are all there is.
@@ -177,14 +179,13 @@ def maximise(
     search = Search() if search is None else search
     check_kind("search", search, (Search,), "Search(candidates=5000)")
     done = 0
-    with tqdm(total=rounds, desc="evaluations", disable=not progress, unit="batch", leave=False) as bar:
+    with Bar("evaluations", rounds, unit="batches", progress=progress) as bar:
         try:
             for done in range(rounds):
                 turn = seed + done
                 x = thompson(posterior, bounds, batch, search=replace(search, seed=search.seed + turn), seed=turn)
                 posterior = posterior.updated((x, _values(function, x)))
-                bar.update()
-                bar.set_postfix(best=f"{float(posterior.data.targets.max()):.4g}")
+                bar.update(said=f"best {float(posterior.data.targets.max()):.4g}")
         except KeyboardInterrupt:
             warn(f"interrupted after {done} of {rounds} batches, which the posterior holds", ConvergenceWarning)
     return posterior

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, count, tensors
+from lapwing.ground.data import Inputs, InputsLike, count, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
@@ -139,7 +139,7 @@ class HessianFreePosterior(NetworkPredictor):
         """The network at its trained weights."""
         return self.refit.network
 
-    def variances(self, x: Inputs) -> Variances:
+    def variances(self, x: InputsLike) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.
 
         Args:

@@ -8,11 +8,13 @@ from typing import final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import Inputs, Source, Unpack, checked, concatenated, over_tensors
+from lapwing.ground.data import InputsLike, Source, Unpack, checked, concatenated, over_tensors
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
@@ -89,19 +91,23 @@ class HessianFree:
         self,
         model: nn.Module,
         data: Source,
-        points: Inputs | None = None,
+        points: InputsLike | None = None,
         *,
+        output: Output = None,
         unpack: Unpack | None = None,
-        progress: bool = False,
+        progress: bool | None = None,
     ) -> HessianFreePosterior:
         """The posterior of a trained network.
 
         Args:
             model: The trained network; used in eval mode and left exactly as it is.
-            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair of tensors.
+            data: The training data: a loader of ``(x, y)`` or of mappings with ``labels``, or a pair ``(x, y)`` of
+                tensors, arrays, data frames or lists.
             points: The evaluation points; ``None`` for the training inputs.
+            output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index
+                or a function of it. ``None`` where it returns one tensor, or something with ``logits``.
             unpack: Splits one element of the loader into ``(inputs, targets)``.
-            progress: Whether to show a progress bar.
+            progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
             DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood.
@@ -115,8 +121,8 @@ class HessianFree:
             ``Probed``: ``2 (probes + residual)`` fits; ``PerPoint``: two for each output of each point; ``PreTrained``:
             two for each output; and those that choose λ and check the linearity: ``posterior.linearity`` counts them.
         """
-        with undisturbed():
-            responder = self.responder(model, data, unpack=unpack)
+        with undisturbed(), working("fit", progress):
+            responder = self.responder(model, data, output=output, unpack=unpack)
             fitted = responder.refit.model
             if points is None:
                 where = over_tensors(fitted.data.joined, concatenated([batch.inputs for batch in fitted.data]))
@@ -128,11 +134,13 @@ class HessianFree:
                 answers, linearity = self.fits.answers(responder, where)
         return HessianFreePosterior(responder.refit, self.prior, answers, linearity, likelihood=self.likelihood)
 
-    def responder(self, model: nn.Module, data: Source, *, unpack: Unpack | None = None) -> Responder:
+    def responder(
+        self, model: nn.Module, data: Source, *, output: Output = None, unpack: Unpack | None = None
+    ) -> Responder:
         """How responses are found, the data looked at; arguments as in ``fit``."""
         module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
         check_same_fit(read, self, module)
-        task = Laplace(self.likelihood, prior=self.prior, weights=self.weights).task(module, read)
+        task = Laplace(self.likelihood, prior=self.prior, weights=self.weights).task(module, read, output=output)
         check_repeatable(task.model, task.totals(), strict=True)
         network = task.model.network
         prior = task.prior.diagonal(network.uncertain, network.weights.double())

@@ -11,10 +11,10 @@ from typing import Any, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.ground.data import Batch, Inputs, chunks
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.progress import Bar
 from lapwing.ground.tree import summed
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.copies import Copies
@@ -43,12 +43,12 @@ class Tally:
 
     def __init__(self) -> None:
         self.fits = self.gradients = self.products = 0
-        self._bar: tqdm | None = None
+        self._bar: Bar | None = None
 
     @contextmanager
-    def shown(self, progress: bool) -> Generator[None]:
+    def shown(self, progress: bool | None) -> Generator[None]:
         """Show a bar meanwhile; how many passes there will be is not known."""
-        with tqdm(desc="refits", disable=not progress, unit="pass", leave=False) as self._bar:
+        with Bar("refits", unit="passes over the data", progress=progress) as self._bar:
             try:
                 yield
             finally:

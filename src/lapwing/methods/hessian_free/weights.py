@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
+from lapwing.ground.progress import working
 from lapwing.ground.tree import Layout, Params
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
@@ -58,8 +60,9 @@ def weight_uncertainty(
     *,
     prior: Prior | None = None,
     fits: Signs | Probed | PerPoint | None = None,
+    output: Output = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> WeightUncertainty:
     """Variances of single weights from refits (McInerney and Kallus 2024, equations 31 and 32).
@@ -74,8 +77,10 @@ def weight_uncertainty(
         likelihood: p(y | f).
         prior: p(θ); ``Isotropic()`` if ``None``.
         fits: Which fits; ``Signs()`` if ``None``.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Those of ``HessianFree``: ``inner``, ``scale``, ``step``, ``antithetic``, ``centred``, ``weights``,
             ``seed``.
 
@@ -99,8 +104,8 @@ def weight_uncertainty(
     choice = Signs() if fits is None else fits
     check_kind("fits=", choice, (Signs, Probed, PerPoint), "Signs() or Probed()")
     recipe = HessianFree(likelihood, **({} if prior is None else {"prior": prior}), **options)
-    with undisturbed():
-        responder = recipe.responder(model, data, unpack=unpack)
+    with undisturbed(), working("weight uncertainty", progress):
+        responder = recipe.responder(model, data, output=output, unpack=unpack)
         with responder.refit.work.shown(progress):
             variances, linearity = choice.weights(responder)
     network = responder.refit.network

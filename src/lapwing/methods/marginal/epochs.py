@@ -40,7 +40,7 @@ class Epoch:
         half_log_det: ``½ log det Λ``; NaN during the warm-up, and without a ``log_det``.
         total: ``-log p(y) = nll - log p(θ) + ½ log det Λ - d/2 log 2π``; NaN where one of its terms is.
         prior_precision: α, precision of each group of weights.
-        noise_precision: ρ, noise precision of a Gaussian likelihood (of its first output); ``None`` for others.
+        noise_precision: ρ, noise precision of a Gaussian likelihood, one number or one an output; ``None`` for others.
         warm_up: Whether it belonged to the warm-up.
     """
 
@@ -49,7 +49,7 @@ class Epoch:
     half_log_det: float
     total: float
     prior_precision: tuple[float, ...]
-    noise_precision: float | None
+    noise_precision: float | tuple[float, ...] | None
     warm_up: bool
 
 
@@ -110,8 +110,11 @@ def warn_of(history: Sequence[Epoch], examples: int) -> None:
                 f"noise: try epochs={2 * len(history)}, or another lr",
                 ConvergenceWarning,
             )
-    ended = [("prior", value) for value in history[-1].prior_precision] + [("noise", history[-1].noise_precision)]
-    at = [f"{name} precision {value:.3g}" for name, value in ended if value is not None and at_end(value)]
+    noise = history[-1].noise_precision
+    ended = [("prior", value) for value in history[-1].prior_precision]
+    if noise is not None:
+        ended += [("noise", value) for value in (noise if isinstance(noise, tuple) else (noise,))]
+    at = [f"{name} precision {value:.3g}" for name, value in ended if at_end(value)]
     if at:
         warn(
             f"{' and '.join(at)} ended at a bound of the range from {BOUNDS[0]:.0e} to {BOUNDS[1]:.0e}, where the "

@@ -22,11 +22,18 @@ from lapwing.structures import AFFORDABLE, KFAC, Auto, Full, Structure
 from lapwing.tuning import At, EvidenceGradient, tune
 
 
+def own_noises(likelihood: Likelihood) -> Float[Tensor, " c"] | None:
+    """Noise precision of each output, where the likelihood has one for each and they share none; else ``None``."""
+    given = likelihood.noise_precision
+    return likelihood.own_noises(len(given)) if isinstance(given, tuple) else None
+
+
 @final
 class Hyperparameters(nn.Module):
-    """The precisions of a prior, and one factor on the noise precision of a Gaussian likelihood, as logarithms.
+    """The precisions of a prior, and factors on the noise precision of a Gaussian likelihood, as logarithms.
 
-    Every real number is then a valid value, and a step of an optimiser a relative change.
+    One factor for each output, where there is a precision for each and they share none; else one for all. Every real
+    number is then a valid value, and a step of an optimiser a relative change.
 
     Args:
         prior: The prior to start from.
@@ -62,8 +69,10 @@ class Hyperparameters(nn.Module):
         self.sizes = torch.bincount(self.group, minlength=groups).double()
         self.noisy = noise and likelihood.noise is not None
         self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(like.device))
-        zero = torch.zeros((), dtype=torch.float64, device=like.device)
-        self.log_noise = nn.Parameter(zero, requires_grad=self.noisy)
+        self.own_noises = own_noises(likelihood)
+        shape = () if self.own_noises is None else self.own_noises.shape
+        zeros = torch.zeros(shape, dtype=torch.float64, device=like.device)
+        self.log_noise = nn.Parameter(zeros, requires_grad=self.noisy)
 
     @property
     def prior(self) -> Prior:
@@ -83,12 +92,18 @@ class Hyperparameters(nn.Module):
             NumericalError: If it is not finite.
         """
         self._check(self.log_noise)
-        return self.reference.scaled(float(self.log_noise.detach().exp()))
+        factors = self.log_noise.detach().exp().cpu()
+        if self.own_noises is None:
+            return self.reference.scaled(float(factors))
+        return self.reference.with_own_noises(self.own_noises * factors)
 
-    @property
-    def scale(self) -> Float[Tensor, ""]:
-        """Noise precision relative to the reference."""
-        return self.log_noise.exp()
+    def scales(self, outputs: int) -> Float[Tensor, " c"]:
+        """Noise precision of each output relative to the reference.
+
+        Args:
+            outputs: Outputs c of one position.
+        """
+        return self.log_noise.exp().expand(outputs)
 
     def deviations(self, like: Tensor) -> Float[Tensor, " d"]:
         """Prior standard deviation of each weight, ``A^-½``, in the dtype of ``like``."""
@@ -96,9 +111,11 @@ class Hyperparameters(nn.Module):
 
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Float[Tensor, ""]:
         """Negative log likelihood of canonical targets under the noise as it is now, summed, nats, float64."""
-        total = self.reference.nll(outputs, targets).double().sum()
-        misfit = self.reference.misfit(outputs, targets)
-        return total + 0.5 * (self.scale - 1) * misfit - 0.5 * self.reference.count(targets) * self.log_noise
+        scales = self.scales(outputs.shape[-1])
+        misfits = self.reference.misfits(outputs, targets)
+        observations = self.reference.count(targets) / len(scales)
+        changed = (scales - 1) * misfits - observations * scales.log()
+        return self.reference.total_nll(outputs, targets) + 0.5 * changed.sum()
 
     def log_det_prior(self) -> Float[Tensor, ""]:
         """``log det A = Σ_g d_g log α_g``."""
@@ -113,8 +130,14 @@ class Hyperparameters(nn.Module):
     def move_to(self, prior: Prior, likelihood: Likelihood) -> None:
         """Go to other values."""
         self.log_precisions.copy_(prior.precisions(self.layout).log())
-        if self.noisy:
+        if not self.noisy:
+            return
+        if self.own_noises is None:
             self.log_noise.fill_(math.log(likelihood.noise_over(self.reference) or 1.0))
+            return
+        noises = own_noises(likelihood)
+        assert noises is not None
+        self.log_noise.copy_((noises / self.own_noises).log())
 
     def _check(self, logs: Tensor) -> None:
         values = logs.detach().exp()
@@ -165,7 +188,8 @@ class ByEvidence(Updates):
         ConfigError: If an option makes no sense.
 
     Cost:
-        A Laplace fit: a pass over the data with c cotangents, and its eigendecomposition.
+        A Laplace fit: a pass over the data with c cotangents, and its eigendecomposition. Noises of several outputs:
+        a prediction of the data, and both again where a noise moves.
     """
 
     structure: Structure | None = None
@@ -194,13 +218,14 @@ class ByEvidence(Updates):
         recipe = Laplace(hyper.likelihood, prior=hyper.prior)
         view, beyond = ("weights", KFAC()) if self.at == "mode" else ("auto", Auto())
         try:
-            structure = Full(view=view, max_seconds=AFFORDABLE) if self.structure is None else self.structure
+            structure = Full(view=view, max_flops=AFFORDABLE) if self.structure is None else self.structure
             posterior = fit(replace(recipe, structure=structure))
         except TooLargeError:
             if self.structure is not None:
                 raise
             posterior = fit(replace(recipe, structure=beyond))
-        tuned = tune(posterior, EvidenceGradient(noise=hyper.noisy, at=self.at))
+        method = EvidenceGradient(noise=hyper.noisy, at=self.at)
+        tuned = method.tune(posterior, False) if hyper.own_noises is None else tune(posterior, method)
         hyper.move_to(tuned.prior, tuned.likelihood)
 
 

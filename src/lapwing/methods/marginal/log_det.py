@@ -29,7 +29,9 @@ from lapwing.methods.marginal.hyper import Hyperparameters
 @final
 @dataclass(frozen=True, eq=False)
 class MiniBatch:
-    """The posterior precision estimated from B of N examples, ``Λ̂ = s N/B Σ_i J_iᵀ B_i J_i + A`` (Brack 2023, 3.24).
+    """The posterior precision estimated from B of N examples, ``Λ̂ = N/B Σ_i J_iᵀ s B_i J_i + A`` (Brack 2023, 3.24).
+
+    The factors s on the noise precision of each output are part of the roots, ``s B = (S s^½)(S s^½)ᵀ``: B is diagonal.
 
     Args:
         live: The batch, differentiable in the weights.
@@ -53,13 +55,22 @@ class MiniBatch:
         """N / B."""
         return self.total / self.examples
 
+    @property
+    def roots(self) -> Float[Tensor, " k"]:
+        """``s^½`` of each row of an example: its outputs, position by position."""
+        outputs = self.live.outputs.shape[-1]
+        positions = len(self.live.cotangents) // outputs
+        return self.hyper.scales(outputs).sqrt().repeat(positions)
+
     def rows(self, mixing: Float[Tensor, "s k n"] | None = None) -> Float[Tensor, "n s d"]:
         """``Φ = s^½ Sᵀ J A^-½`` in float64, example by example, ``N/B`` left out; ``mixing`` as in ``LiveBatch.rows``.
 
         Its squared singular values are what the data add to each prior precision of one.
         """
-        rows = self.live.rows(mixing)
-        return (rows * self.hyper.deviations(rows)).double() * self.hyper.scale.sqrt()
+        mixed = None if mixing is None else mixing * self.roots[:, None].to(mixing)
+        rows = self.live.rows(mixed)
+        rows = (rows * self.hyper.deviations(rows)).double()
+        return rows * self.roots[:, None] if mixing is None else rows
 
 
 @dataclass(frozen=True)
@@ -180,27 +191,29 @@ class StochasticLanczos(LogDeterminant):
             value = log_determinant(operator, samples=self.samples, steps=self.steps, generator=generator).value
             z = probes.rademacher((rows.numel(), self.samples), like=like, generator=generator)
             w = conjugate_gradients(operator, z, rtol=self.rtol).value
-        left, right = (live.pull(block.unflatten(0, rows)) for block in (z, w))
+        roots = batch.roots[:, None, None]
+        left, right = (live.pull(roots.to(block) * block.unflatten(0, rows)) for block in (z, w))
         deviations = batch.hyper.deviations(like)
         products = [
             ((a * deviations).double() * (b * deviations).double()).sum() for a, b in zip(left, right, strict=True)
         ]
-        moving = share * batch.hyper.scale * torch.stack(products).mean()
+        moving = share * torch.stack(products).mean()
         return value + moving - moving.detach()
 
 
 def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
-    network = Network.of(live.network.module)
+    network = Network.of(live.network.module, live.network.output)
     jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).at(live.inputs, keep=True)
-    cotangents, rows = live.cotangents.detach(), live.cotangents.shape[:2]
+    rows = live.cotangents.shape[:2]
+    roots = batch.roots.detach().to(live.cotangents)
+    cotangents = torch.einsum("k,kn...->kn...", roots, live.cotangents.detach())
     variances = batch.hyper.deviations(network.like).detach().square()[:, None]
-    factor = batch.share * float(batch.hyper.scale.detach())
 
     def product(block: Tensor) -> Tensor:
         moved = jacobian.pull(torch.einsum("kn...,knj->jn...", cotangents, block.unflatten(0, rows)))
         pushed = jacobian.push(variances * moved)
-        return block + factor * torch.einsum("kn...,jn...->knj", cotangents, pushed).flatten(0, 1)
+        return block + batch.share * torch.einsum("kn...,jn...->knj", cotangents, pushed).flatten(0, 1)
 
     return FunctionOperator(product, product, size=(rows.numel(), rows.numel()), like=network.like)

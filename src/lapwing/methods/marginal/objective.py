@@ -13,11 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.data import Inputs, Source, Unpack, count, place
-from lapwing.ground.errors import ConfigError, DataError, check_kind
+from lapwing.ground.device import default_device_aside
+from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
-from lapwing.jacobian.network.differentiable import LiveBatch, live
-from lapwing.jacobian.network.network import Network, call
+from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
+from lapwing.jacobian.network.network import Network, call, like_of
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import find_layers, probe, unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
@@ -56,7 +58,10 @@ class MarginalLikelihood:
         updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
-        noise: Whether to learn the noise of a Gaussian likelihood.
+        noise: Whether to learn the noise of a Gaussian likelihood: that of each output where it was given as a tuple,
+            and is not shared; else one factor for all.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of a loader into inputs and targets.
         generator: Source of randomness of the log-determinant.
 
@@ -92,6 +97,7 @@ class MarginalLikelihood:
         warm_up: int = 10,
         settle: int = 50,
         noise: bool = True,
+        output: Output = None,
         unpack: Unpack | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -111,12 +117,15 @@ class MarginalLikelihood:
                 "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
             )
         self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
-        self.warm_up, self.settle, self.generator, self._unpack = warm_up, settle, generator, unpack
+        self.warm_up, self.settle, self.generator = warm_up, settle, generator
+        self.output = output
+        self._unpack = unpack
         self.history: list[Epoch] = []
         self._module = unwrapped(model, "MarginalLikelihood(model, likelihood, data_size=n)")
         self._terms: list[tuple[float, float, float]] = []
         self._survey: Survey | None = None
-        network = Network.of(self._module)
+        check_trainable(self._module)
+        network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
@@ -153,12 +162,15 @@ class MarginalLikelihood:
         return self._hyper.likelihood
 
     def hyperparameters(self) -> list[nn.Parameter]:
-        """Log prior precisions ``[g]`` and log noise precision relative to the first, for an optimiser.
+        """Log prior precisions ``[g]``, and log noise precisions relative to the first ones, for an optimiser.
+
+        One noise for all outputs, or ``[c]`` where the likelihood was given one for each.
 
         With ``ByEvidence`` they require no gradient, and an optimiser leaves them alone.
         """
         return list(self._hyper.parameters())
 
+    @default_device_aside()
     def loss(self, x: Inputs, y: Tensor) -> Float[Tensor, ""]:
         """The loss of a mini-batch, nats, float64; its terms are kept for ``history``.
 
@@ -168,13 +180,15 @@ class MarginalLikelihood:
 
         Raises:
             DataError: If the batch is larger than the data, or inputs, outputs or targets are not finite.
+            NumericalError: If the loss is not finite.
             ShapeError: If outputs or targets do not fit the likelihood.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.
 
         Cost:
             A forward pass and the log-determinant's; a backward pass through both when it is differentiated.
         """
-        like = next(self._module.parameters())
+        like = like_of(self._module)
+        assert like is not None  # a network without weights is refused where this is made
         inputs, labels = place(x, like), y.to(like.device)
         examples = count(inputs)
         if examples > self.data_size:
@@ -183,21 +197,23 @@ class MarginalLikelihood:
         share, ratio, norm = self.data_size / examples, None, None
         with torch.enable_grad():
             if self.warming_up:
-                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs))
+                outputs = self._hyper.reference.canonical(call(self.model, {}, inputs, output=self.output))
                 targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
                 self._hyper.reference.check(outputs.detach(), targets)
                 loss = nll = share * self._hyper.nll(outputs, targets)
             else:
-                network = live(self._module)
+                network = live(self._module, output=self.output)
                 batch = LiveBatch(network, self._hyper.reference, inputs, labels)
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
                 norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
                 loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+        finite_evidence(loss.item(), "negative log marginal likelihood of a batch")
         log_det_prior = self._hyper.log_det_prior().item()
         log_prior = math.nan if norm is None else 0.5 * (log_det_prior - norm.item()) - self._constant
         self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
         return loss
 
+    @default_device_aside()
     def end_of_epoch(self, data: Source | None = None) -> Epoch:
         """Say that all batches of an epoch have been seen: its record is made, and the hyper-parameters updated.
 
@@ -223,7 +239,7 @@ class MarginalLikelihood:
             fit = None if data is None else partial(self._fit, data=data)
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
-        noise = self.likelihood.noise
+        noise = self.likelihood.noise_precision
         nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
         record = Epoch(nll, log_prior, half, nll - log_prior + half - self._constant, precisions, noise, warm)
         self.history.append(record)
@@ -232,7 +248,7 @@ class MarginalLikelihood:
 
     def _fit(self, recipe: Laplace, data: Source) -> Posterior:
         """A posterior of the network as it is, of ``data_size`` examples."""
-        posterior = recipe.fit(self.model, data, unpack=self._unpack)
+        posterior = recipe.fit(self.model, data, output=self.output, unpack=self._unpack)
         examples = posterior.totals.examples
         if examples != self.data_size and not posterior.partial:
             raise DataError(
@@ -247,7 +263,7 @@ class MarginalLikelihood:
         survey = self._surveyed(batch.inputs)
         if self.log_det is None or (self.settling and not self.updates.by_gradient):
             return None
-        network = live(self._module, pull=0.0) if self.settling else batch.network
+        network = live(self._module, pull=0.0, output=self.output) if self.settling else batch.network
         batch = replace(batch, network=network, way=survey.way)
         return self.log_det.ratio(MiniBatch(batch, self._hyper, survey, self.data_size), self.generator)
 
@@ -255,7 +271,7 @@ class MarginalLikelihood:
         """What is known of the layers, from the first batch after the warm-up."""
         if self._survey is None:
             check_statistics(self._module)
-            network = Network.of(self._module)
+            network = Network.of(self._module, self.output)
             survey = find_layers(network, inputs)
             self._survey = replace(survey, way=right_way(network, network.names, probe(inputs, 2)))
         return self._survey

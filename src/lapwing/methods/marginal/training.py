@@ -10,12 +10,14 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Source, Unpack, take
 from lapwing.ground.errors import check_optimiser
+from lapwing.ground.progress import Bar, working
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
@@ -63,8 +65,9 @@ def train_marginal(
     hyper_lr: float = 1e-2,
     optimiser: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
     noise: bool = True,
+    output: Output = None,
     unpack: Unpack | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     generator: torch.Generator | None = None,
 ) -> MarginalTraining:
     """Train weights, prior precision and noise together on the Laplace approximation of the marginal likelihood.
@@ -88,9 +91,12 @@ def train_marginal(
         lr: Learning rate of the weights; that of a deep network is smaller, say 1e-3.
         hyper_lr: Learning rate of the log precisions, for ``ByGradient``.
         optimiser: Makes the optimiser of the weights; ``None`` is Adam with ``lr``.
-        noise: Whether to learn the noise of a Gaussian likelihood.
+        noise: Whether to learn the noise of a Gaussian likelihood, that of each output unless they share one.
+        output: Which part of what the network returns is the output that the likelihood speaks of: a key, an index or a
+            function of it. ``None`` where it returns one tensor, or something with ``logits``.
         unpack: Splits one element of the data into inputs and targets.
-        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss.
+        progress: Whether to show a progress bar, with the likelihood's part until the log-determinant is in the loss;
+            ``None`` for after two seconds, in a terminal or notebook.
         generator: Source of randomness of the log-determinant.
 
     Returns:
@@ -119,14 +125,14 @@ def train_marginal(
     """
     if optimiser is not None:
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
-    _, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
+    module, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps, heard = sum(1 for _ in read), log_det is not None
     epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
-    with undisturbed(), torch.enable_grad():
+    with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,
-            likelihood,
+            with_own_noises(likelihood, module, read),
             prior,
             data_size=read.examples,
             log_det=log_det,
@@ -134,6 +140,7 @@ def train_marginal(
             warm_up=warm_up,
             settle=settle,
             noise=noise,
+            output=output,
             unpack=unpack,
             generator=generator,
         )
@@ -152,19 +159,32 @@ def train_marginal(
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
 
 
+def with_own_noises(likelihood: Likelihood, module: nn.Module, data: Data) -> Likelihood:
+    """The likelihood with a noise precision for each of several outputs, where each is chosen by itself.
+
+    Cost:
+        A forward pass of one example, where there is one noise.
+    """
+    if not isinstance(likelihood.noise_precision, float):
+        return likelihood
+    outputs = likelihood.canonical(Network.of(module)(take(data.first(), slice(0, 1))))
+    noises = likelihood.own_noises(outputs.shape[-1])
+    return likelihood if noises is None else likelihood.with_own_noises(noises)
+
+
 def _run(
     marginal: MarginalLikelihood,
     data: Data,
     optimisers: tuple[torch.optim.Optimizer, ...],
     epochs: int,
-    progress: bool,
+    progress: bool | None,
 ) -> bool:
     """All epochs; whether they were interrupted."""
     after = epochs - marginal.warm_up
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(each, after) for each in optimisers]
     try:
-        with tqdm(range(epochs), disable=not progress, unit="epoch", leave=False) as bar:
-            for epoch in bar:
+        with Bar("training", epochs, unit="epochs", alike=False, progress=progress) as bar:
+            for epoch in range(epochs):
                 for batch in data:
                     for each in optimisers:
                         each.zero_grad()
@@ -175,10 +195,8 @@ def _run(
                 if epoch >= marginal.warm_up:
                     for schedule in schedules:
                         schedule.step()
-                shown = {"nll": record.nll} if math.isnan(record.total) else {"total": record.total}
-                bar.set_postfix(
-                    {name: f"{value:.4g}" for name, value in shown.items()}, alpha=f"{record.prior_precision[0]:.3g}"
-                )
+                loss = f"nll {record.nll:.4g}" if math.isnan(record.total) else f"total {record.total:.4g}"
+                bar.update(said=f"{loss}, prior precision {record.prior_precision[0]:.3g}")
     except KeyboardInterrupt:
         logger.warning("interrupted after %d of %d epochs: what was learned is kept", marginal.epoch, epochs)
         return True

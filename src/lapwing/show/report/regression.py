@@ -109,7 +109,7 @@ def _plain(posterior: Process, y: Tensor) -> Row:
 
 def _scales(posterior: Process, names: Sequence[str]) -> tuple[Row, ...]:
     """A row a column of the inputs, the most telling first; none where the kernel has not one length-scale a column."""
-    labels, values = posterior.kernel.labels(), posterior.kernel.hyper.exp().tolist()
+    labels, values = posterior.kernels[0].labels(), posterior.kernels[0].hyper.exp().tolist()
     found = [value for label, value in zip(labels, values, strict=True) if "lengthscale" in label]
     if len(found) != len(names):
         return ()

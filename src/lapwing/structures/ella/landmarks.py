@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, final
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from lapwing.curvature.features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
 from lapwing.linalg.spectral import decompose
@@ -90,12 +90,15 @@ class LandmarkRows:
         """
         size, like = len(self.pairs), self.deviations
         gram = torch.zeros(size, size, dtype=torch.float64, device=like.device)
-        progress = self.model.data.progress
-        for i, here in enumerate(tqdm(self.places, desc="landmarks", disable=not progress, unit="block", leave=False)):
-            left = self.block(i)
-            for j, there in enumerate(self.places[: i + 1]):
-                found = product(left, left if i == j else self.block(j))
-                gram[here, there], gram[there, here] = found, found.mT
+        blocks = len(self.places)
+        with Bar("landmarks", blocks * (blocks + 1) // 2, unit="pairs of blocks") as bar:
+            for i, here in enumerate(self.places):
+                left = self.block(i)
+                for j, there in enumerate(self.places[: i + 1]):
+                    found = product(left, left if i == j else self.block(j))
+                    gram[here, there] = found
+                    gram[there, here] = found.mT
+                    bar.update()
         return (gram + gram.mT) / 2
 
     def combined(self, weights: Float[Tensor, "m k"]) -> Float[Tensor, "d k"]:
