@@ -188,8 +188,8 @@ MUTANTS = (
     m("variance[0] * gram.flatten(0, 1).flatten(1)", "gram.flatten(0, 1).flatten(1)", "curvature/test_gram.py"),
     # posteriors and predictions
     m(
-        "return weights + (operator.inverse_root() @ noise",
-        "return weights + (operator.root() @ noise",
+        "return (operator.inverse_root() @ noise",
+        "return (operator.root() @ noise",
         "posteriors/test_exact.py",
     ),
     m(
@@ -220,8 +220,8 @@ MUTANTS = (
         "predictive/test_predict.py",
     ),
     m(
-        "(variance[:, :, None] + variance[:, None, :] - wide - wide.mT)",
-        "(variance[:, :, None] + variance[:, None, :] - wide)",
+        "some.covariance_rows(own).to(apart), alpha=math.pi / 4)",
+        "some.covariance_rows(own).to(apart), alpha=math.pi / 8)",
         "predictive/test_links.py",
     ),
     m(

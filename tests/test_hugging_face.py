@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import lapwing as lw
 from benchmarks.command import main
 from lapwing.ground.errors import ShapeError
 from studies.adapters import METHODS, STUDY
+from tests.meter import Meter
 from tests.posterior_cases import refused
 
 GUIDE = Path(__file__).parent.parent / "docs" / "hugging-face.md"
@@ -87,3 +89,15 @@ def test_every_method_of_the_study_has_a_row_and_a_mean(tmp_path: Path) -> None:
     assert [row["method"] for row in rows] == ["plain network", "temperature scaling", "last layer, evidence"]
     assert rows[1]["difference"] == 0.0 and all(row["targets"] == 736 for row in rows)
     assert "last layer, evidence" in METHODS and all(0.0 < row["accuracy"] < 1.0 for row in rows)
+
+
+def test_a_language_model_of_fifty_thousand_tokens_is_tuned_in_bounded_memory(guide: dict[str, Any]) -> None:
+    """The guide's own recipe; a covariance of the logits of one position would take 10 GB."""
+    block = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    names = {**guide, "tokens": torch.randint(50257, (12, 4), generator=torch.Generator().manual_seed(0))}
+    with pytest.MonkeyPatch.context() as patch, Meter() as meter, warnings.catch_warnings():
+        patch.setattr("lapwing.tuning.held_out.BYTES", 2**27)
+        warnings.simplefilter("ignore", lw.ConvergenceWarning)  # of a network that was never trained
+        exec(block.replace("vocab_size=60", "vocab_size=50257").replace("(48, 1)", "(12, 1)"), names)
+    assert names["posterior"].network.size == 50257 * 16 and names["text"].shape == (1, 6)
+    assert meter.most < 2**30

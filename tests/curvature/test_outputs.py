@@ -37,13 +37,13 @@ def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monke
     torch.testing.assert_close(wide.variance, expected.variance, rtol=1e-8, atol=1e-14)
     torch.testing.assert_close(wide.covariance, expected.covariance, rtol=1e-8, atol=1e-14)
     assert torch.equal(wide.mean, expected.mean)
-    for link in ("probit", "mc", "qmc"):
+    for link in ("probit", "mc", "pairwise", "qmc"):
         one, other = (
             each.predict(case.new, link, generator=torch.Generator().manual_seed(0)) for each in (posterior, plain)
         )
         found_mean, expected_mean = (each.probs if hasattr(each, "probs") else each.mean for each in (one, other))
-        near = {"rtol": 1e-8, "atol": 1e-12} if link != "mc" else {"rtol": 0.2, "atol": 0.05}
-        torch.testing.assert_close(found_mean, expected_mean, **near)
+        near = {"mc": {"rtol": 0.2, "atol": 0.05}, "qmc": {"rtol": 0.0, "atol": 0.01}}  # other points of other roots
+        torch.testing.assert_close(found_mean, expected_mean, **near.get(link, {"rtol": 1e-8, "atol": 1e-12}))
 
 
 def test_draws_of_many_outputs_have_their_covariance(monkeypatch: pytest.MonkeyPatch) -> None:

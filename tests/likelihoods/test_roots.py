@@ -77,6 +77,40 @@ def test_a_thin_root_is_exact_where_a_class_is_certain_whichever_it_is() -> None
         torch.testing.assert_close(product, expected, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
+def test_products_with_a_thin_root_equal_it(likelihood: Likelihood, generator: torch.Generator) -> None:
+    likelihood = replace(likelihood, weight=1.7)
+    f = 3 * torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    y = likelihood.canonical_targets(f, likelihood.draw(f, generator=generator))
+    if isinstance(likelihood, Categorical):
+        y[1] = -100
+    root = likelihood.thin_root(f, y)
+    assert root.shape[-1] == likelihood.rank(4)
+    noise, moved = (torch.randn(5, rows, 3, generator=generator, dtype=torch.float64) for rows in (root.shape[-1], 4))
+    torch.testing.assert_close(likelihood.root_product(f, y, noise), root @ noise)
+    torch.testing.assert_close(likelihood.root_adjoint(f, y, moved), root.mT @ moved)
+
+
+def test_products_with_a_thin_root_are_exact_where_a_class_is_certain_whichever_it_is(
+    generator: torch.Generator,
+) -> None:
+    noise, moved = torch.randn(1, 2, 3, generator=generator), 1e3 + torch.randn(1, 3, 3, generator=generator)
+    for certain in range(3):
+        f = torch.zeros(1, 3)
+        f[0, certain] = 40.0
+        products = Categorical().root_product(f, None, noise), Categorical().root_adjoint(f, None, moved)
+        root = Categorical().thin_root(f.double())
+        for found, expected in zip(products, (root @ noise.double(), root.mT @ moved.double()), strict=True):
+            torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-16)
+
+
+def test_products_with_the_root_of_many_classes_make_no_matrix() -> None:
+    """Of 50,257 classes it would take 10 GB a position."""
+    f, noise = torch.zeros(2, 50257), torch.ones(2, 50256, 1)
+    product = Categorical().root_product(f, None, noise)
+    assert Categorical().root_adjoint(f, None, product).shape == noise.shape
+
+
 @pytest.mark.parametrize("likelihood", [Categorical(), Gaussian(2.0), Poisson()])
 def test_changes_may_lead_with_further_axes(likelihood: Likelihood, generator: torch.Generator) -> None:
     f = torch.randn(4, 3, generator=generator, dtype=torch.float64)

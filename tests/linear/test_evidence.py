@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
+from lapwing.linear import evidence
 from lapwing.linear.evidence import (
     Complexity,
     Determinant,
@@ -196,3 +199,39 @@ def test_a_compression_charges_right_where_precisions_are_far_apart() -> None:
         scaled = factor / values[group].sqrt()[:, None]
         expected = log_det_one_plus(scaled.mT @ scaled)
         torch.testing.assert_close(form.log_det_ratio(values, SCALE / SCALE), expected, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("held", ["dense", "low rank"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_curvature_of_few_data_is_decomposed_in_their_number(
+    held: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eigenvalues of 20 examples' curvature of 5,000 weights took half a minute: they have few, whatever holds it."""
+    factor, group = normal(24, 5), torch.arange(24) % groups
+    curvature = Dense(factor @ factor.mT) if held == "dense" else LowRank(factor)
+    precisions, scale = torch.tensor([0.3, 2.0])[:groups].double(), torch.tensor(1.7).double()
+    expected = torch.logdet(torch.eye(24) + 1.7 * factor @ factor.mT / precisions[group])
+    monkeypatch.setattr(evidence, "LARGE", 24, raising=False)
+    sizes: list[int] = []
+    for name in ("eigh", "eigvalsh", "cholesky_ex"):
+        kept = getattr(torch.linalg, name)
+
+        def counted(matrix: Tensor, kept: Callable[..., Any] = kept) -> Any:
+            sizes.append(len(matrix))
+            return kept(matrix)
+
+        monkeypatch.setattr(torch.linalg, name, counted)
+    found = complexity_of(curvature, group)
+    torch.testing.assert_close(found.log_det_ratio(precisions, scale), expected)
+    assert all(size <= 5 for size in sizes)
+
+
+def test_a_curvature_of_full_rank_or_none_has_no_thin_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "LARGE", 2)
+    few = normal(8, 2)
+    noise = 1e-9 * spd(8, 9.0)
+    mirrored = torch.zeros(8, 8).double()
+    mirrored[0, 7] = mirrored[7, 0] = 1.0  # indefinite, with a diagonal of zeros
+    for matrix in (spd(8, 9.0), few @ few.mT + noise, -few @ few.mT, mirrored):
+        assert evidence.thin_factor(Dense(matrix)) is None
+    assert evidence.thin_factor(LowRank(few, Diagonal(torch.ones(8).double()))) is None

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, MismatchError
+from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
 from lapwing.jacobian.survey import unwrapped
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
@@ -117,7 +117,8 @@ class TestFormats:
                 return self.inner(a + b), None
 
         recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
-        posterior = recipe.fit(Sum(), DataLoader(TensorDataset(X - 1, torch.ones_like(X), Y), batch_size=5))
+        loader = DataLoader(TensorDataset(X - 1, torch.ones_like(X), Y), batch_size=5)
+        posterior = recipe.fit(Sum(), loader, output=0)
         probs = posterior.predict((NEW - 1, torch.ones_like(NEW))).probs
         torch.testing.assert_close(probs, recipe.fit(mlp(3), (X, Y)).predict(NEW).probs, rtol=1e-10, atol=1e-12)
 
@@ -163,8 +164,11 @@ class TestInterruption:
         recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
         batches = list(zip(X.split(3), Y.split(3), strict=True))
         layer.countdown.left = call
-        with pytest.raises(error):
+        with pytest.raises(
+            (error, UnsupportedError)
+        ) as info:  # a few examples that fail where all do not are explained
             recipe.fit(model, batches)
+        assert error in (type(info.value), type(info.value.__cause__))
         assert portrait(model) == before
         posterior = recipe.fit(model, batches)
         layer.countdown.left = 1

@@ -16,9 +16,10 @@ from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, Uns
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.dimension import by_draws, log_det_ratio
-from lapwing.predictive import Moments
+from lapwing.predictive import Moments, predictive
 from tests.checker import unchecked
-from tests.posterior_cases import problem, refused
+from tests.meter import Meter
+from tests.posterior_cases import normal, problem, refused
 
 EXACT = lw.CG(rtol=1e-11)
 
@@ -279,3 +280,22 @@ def test_draws_that_are_kept_count_every_group_anew() -> None:
     regrouped = posterior.with_choices(lw.Layerwise(1.0), posterior.likelihood)
     assert len(regrouped.prior_precisions) == len(regrouped.output_squares) > 1
     torch.testing.assert_close(regrouped.output_squares.sum(0), whole.sum(0))
+
+
+def test_draws_of_many_outputs_are_made_and_predict_without_a_matrix_of_them() -> None:
+    """Neither a root of the output Hessian nor a covariance is made, each of which would take n c² numbers."""
+    n, c = 4, 300
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, c)).double()
+    x, y = normal(n, 2), torch.arange(n)
+    structure = lw.Sampled(6, solver=lw.CG(preconditioner=None))
+    with Meter() as meter:
+        posterior: Any = lw.Laplace(lw.Categorical(), structure=structure).fit(model, (x, y))
+        predictions = {link: posterior.predict(x, link).probs for link in ("qmc", "bridge", "probit", "pairwise")}
+    assert meter.largest < n * c**2 * 8
+    moments = posterior.outputs(x)
+    factor = posterior.training.at(x).push(posterior.draws).movedim(0, -1) / 6**0.5
+    torch.testing.assert_close(moments.covariance, factor @ factor.mT)
+    written = Moments(moments.mean, moments.covariance)
+    for link, probs in predictions.items():
+        near = {"rtol": 0, "atol": 2e-3} if link == "qmc" else {}  # its points are others for another root
+        torch.testing.assert_close(probs, predictive(posterior.likelihood, written, link).probs, **near)

@@ -11,7 +11,7 @@ import lapwing as lw
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.spectral import Spectral
-from lapwing.posteriors import WeightPosterior
+from lapwing.posteriors import WeightPosterior, exact
 from lapwing.posteriors.exact import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, refused, seeded
 
@@ -175,3 +175,26 @@ def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:
     assert less == pytest.approx(float(torch.linalg.eigvalsh(sizes[1] - sizes[0]).max()))
     assert more == pytest.approx(0.5 * 2.5 + 0.25 * 3.75 + 0.5 * 0.25)
     assert float(torch.linalg.eigvalsh(held - sizes[0]).max()) <= more
+
+
+@pytest.mark.parametrize("structure", ["kfac", "full-weights"])
+def test_outputs_whose_jacobian_is_too_large_are_known_by_draws(
+    structure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same draws at every call, in blocks, of all inputs together; that they are draws is said with their error."""
+    case, posterior = fit("categorical", structure)
+    expected, together = posterior.outputs(case.new), posterior.outputs(case.new, joint=True)
+    for name, value in (("JACOBIAN", 0), ("DRAWS", 2000), ("BLOCK", 700 * 4 * 8 * posterior.network.size)):
+        monkeypatch.setattr(exact, name, value, raising=False)
+    found, joint = posterior.outputs(case.new), posterior.outputs(case.new, joint=True)
+    assert "those of 2000 draws" in caplog.text and "relative standard error of 0.032" in caplog.text
+    assert torch.equal(found.mean, expected.mean)
+    largest = float(expected.variance.max())
+    assert not torch.equal(found.covariance, expected.covariance)
+    torch.testing.assert_close(found.covariance, expected.covariance, rtol=0.12, atol=0.06 * largest)
+    torch.testing.assert_close(joint.covariance, together.covariance, rtol=0.12, atol=0.06 * largest)
+    torch.testing.assert_close(posterior.outputs(case.new[:2]).covariance, found.covariance[:2])
+    head = case.fit(lw.Laplace(case.likelihood, weights=lw.LastLayer()))
+    caplog.clear()
+    head.outputs(case.new)
+    assert not caplog.text

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError
-from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression, WideMoments
+from lapwing.predictive import (
+    BasisMoments,
+    Classification,
+    Counts,
+    Draws,
+    JointMoments,
+    Moments,
+    MultiLabel,
+    Regression,
+)
 
 PROBS = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], dtype=torch.float64)
 LOGITS = Moments.certain(torch.zeros(2, 3, dtype=torch.float64))
@@ -136,6 +145,6 @@ def test_counts_that_overflow_name_the_exponent_with_its_variance() -> None:
     moments = Moments(torch.tensor([[20.0]]).double(), torch.tensor([[[400.0]]]).double())
     with pytest.raises(NumericalError, match=r"variances of rates exp f\. Got an exponent of 840"):
         Counts.of(moments)
-    wide = WideMoments(moments.mean, moments.variance)
+    wide = BasisMoments(moments.mean, moments.variance)
     with pytest.raises(NumericalError, match="an exponent of 840"):
         Counts.of(wide)

@@ -32,7 +32,7 @@ def test_points_are_normal_and_leave_the_global_generator_alone() -> None:
     assert bool(points.isfinite().all())
     torch.testing.assert_close(points.mean(1), torch.zeros(9).double(), rtol=0, atol=2e-3)
     torch.testing.assert_close(points @ points.mT / 512, torch.eye(9).double(), rtol=0, atol=0.03)
-    with pytest.raises(UnsupportedError, match="at most 21,202 classes"):
+    with pytest.raises(UnsupportedError, match="at most 21,201 independent outputs"):
         sobol_normals(1, 21_202)
 
 

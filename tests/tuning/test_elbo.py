@@ -207,3 +207,20 @@ def test_more_outputs_than_uncertain_directions_in_single_precision(structure: l
     data = (torch.randn(30, 8), torch.arange(30))
     posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(module, data)
     assert float(lw.tune(posterior, lw.ELBO()).prior.precision) > 0  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_of_many_outputs_the_bound_makes_no_covariance_and_few_examples_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a covariance is not to be made, outputs are drawn without one; budgets decide how many at once."""
+    x, y = normal(5, 2), torch.arange(5)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, 300).double(), (x, y))
+    (whole,) = tried(posterior)
+    monkeypatch.setattr("lapwing.predictive.wide.MAX_BYTES", 300**2)
+    monkeypatch.setattr(elbo, "BYTES", 2 * elbo.OUTPUTS * 300 * elbo.DRAWN)
+    sizes: list[int] = []
+    excess_of = Climb._excess_of
+    monkeypatch.setattr(Climb, "_excess_of", lambda *args: sizes.append(len(args[3])) or excess_of(*args))
+    (found,) = tried(posterior)
+    assert sizes == [2, 2, 1]
+    assert found.charge == whole.charge and abs(found.bound - whole.bound) < 0.01 * abs(whole.bound)

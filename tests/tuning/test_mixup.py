@@ -142,7 +142,7 @@ def test_tokens_are_mixed_behind_their_embedding(structure: str) -> None:
 
 
 def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> None:
-    """Sequences of two lengths make no pairs; tokens that the network cuts before it embeds them stay as they are."""
+    """Sequences of two lengths make no pairs, nor do tokens that the network cuts before it embeds them."""
 
     class Cutting(Reader):
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -151,14 +151,58 @@ def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> No
     ids = torch.arange(12).view(4, 3) % 5
     recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.KFAC())
     module = seeded(lambda: Cutting(nn.Embedding(5, 4)))
-    posterior = recipe.fit(module, (ids, ids[:, 1:] % 3))
-    with blending(posterior) as mix:
-        torch.testing.assert_close(posterior.network(mix(ids[:2], ids[2:], 0.7)), module(ids[:2]))
     longer = torch.arange(8).view(2, 4) % 5
-    posterior = recipe.fit(module, [(ids, ids[:, 1:] % 3), (longer, longer[:, 1:] % 3)])
-    assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
-    with refused(UnsupportedError, "Validation(loader)"):
-        lw.tune(posterior, lw.Mixup())
+    whole = seeded(lambda: Reader(nn.Embedding(5, 4)))
+    for posterior in (
+        recipe.fit(module, (ids, ids[:, 1:] % 3)),
+        recipe.fit(whole, [(ids, ids % 3), (longer, longer % 3)]),
+    ):
+        assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
+        with refused(UnsupportedError, "Validation(loader)"):
+            lw.tune(posterior, lw.Mixup())
+        assert lw.tune(posterior, lw.ELBO(steps=1, solver=lw.CG())).trace
+
+
+class Masked(Reader):
+    """Tokens and their kinds, read by embeddings of their own; others by name, and numbers beside them."""
+
+    def __init__(self, kinds: Any) -> None:
+        super().__init__(nn.Embedding(5, 4))
+        self.kinds = kinds
+
+    def forward(self, input_ids: Any, token_type_ids: Any = None, attention_mask: Any = None, x: Any = None) -> Any:
+        h = self.embed(input_ids)
+        h = h if token_type_ids is None else h + self.kinds(token_type_ids)
+        h = h if attention_mask is None else h * attention_mask[..., None]
+        return self.rest(h if x is None else h + x[:, None, None])
+
+
+@pytest.mark.parametrize("names", [["input_ids"], ["input_ids", "attention_mask", "token_type_ids", "x"]])
+def test_tokens_in_a_mapping_of_any_number_of_entries_are_mixed(names: list[str]) -> None:
+    """Behind each embedding that reads one; of a mask the first's counts, and numbers are mixed as they are."""
+    generator = torch.Generator().manual_seed(2)
+    every: Any = {
+        "input_ids": torch.randint(5, (8, 3), generator=generator),
+        "attention_mask": torch.randint(2, (8, 3), generator=generator),
+        "token_type_ids": torch.randint(2, (8, 3), generator=generator),
+        "x": normal(8),
+    }
+    inputs = {name: every[name] for name in names}
+    module: Any = seeded(lambda: Masked(nn.Embedding(2, 4)))
+    recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.KFAC())
+    posterior = recipe.fit(module, (inputs, (every["input_ids"] + 1) % 3))
+    one, other = ({name: value[part] for name, value in inputs.items()} for part in (slice(4), slice(4, 8)))
+    with blending(posterior) as mix, torch.no_grad():
+        found = posterior.network(mix(one, other, 0.7))
+        torch.testing.assert_close(posterior.network(one), module(**one))
+    h = 0.7 * module.embed(one["input_ids"]) + 0.3 * module.embed(other["input_ids"])
+    if len(names) > 1:
+        kinds = [module.kinds(part["token_type_ids"]) for part in (one, other)]
+        h = (h + 0.7 * kinds[0] + 0.3 * kinds[1]) * one["attention_mask"][..., None]
+        h = h + (0.7 * one["x"] + 0.3 * other["x"])[:, None, None]
+    torch.testing.assert_close(found, module.rest(h))
+    assert default(posterior) == lw.Mixup()
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def test_where_mixtures_want_no_uncertainty_predictions_are_those_of_the_network() -> None:

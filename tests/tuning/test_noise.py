@@ -101,7 +101,7 @@ def test_where_it_starts_makes_no_difference(likelihood: lw.Gaussian) -> None:
         (lw.MacKay(at="mode"), marginal),
         (lw.EM(tolerance=1e-3), marginal),
     ],
-    ids=str,
+    ids=["MacKay", "EvidenceGradient at the mode", "MacKay at the mode", "EM"],
 )
 def test_ends_at_the_maximum_of_the_dense_evidence(method: Any, evidence: Callable[[Tensor], Tensor]) -> None:
     tuned = lw.tune(fit(), method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Collection
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any
@@ -20,13 +21,16 @@ UNREADABLE = (
 """What NumPy and zipfile raise for a file that is damaged, encrypted, or something else."""
 
 
-def read_arrays(path: Path, expected: str, hint: str) -> dict[str, NDArray[Any]]:
+def read_arrays(
+    path: Path, expected: str, hint: str, *, names: Collection[str] | None = None
+) -> dict[str, NDArray[Any]]:
     """The arrays of a file by name: all of an ``.npz``, the one of an ``.npy`` by the name "".
 
     Args:
         path: The file.
         expected: What it should be, for the error.
         hint: What to try, for the error.
+        names: Those that are wanted of an ``.npz``; others are not read. ``None`` for all.
 
     Raises:
         DataError: If there is no such file, if NumPy cannot read it without pickle, or if it says that it holds more
@@ -49,8 +53,11 @@ def read_arrays(path: Path, expected: str, hint: str) -> dict[str, NDArray[Any]]
             arrays: dict[str, NDArray[Any]] = {}
             with zipfile.ZipFile(file) as members:
                 for member in members.infolist():
-                    with members.open(member) as part:
-                        arrays[member.filename.removesuffix(".npy")] = _array(part, member.file_size)
+                    name = member.filename.removesuffix(".npy")
+                    if names is None or name in names:
+                        expected = f"numbers named {name} in {path}"
+                        with members.open(member) as part:
+                            arrays[name] = _array(part, member.file_size)
             return arrays
     except UNREADABLE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error

@@ -59,7 +59,7 @@ class Solution(Ended):
             'a relative residual of 4.0e-03 and predictions off by 11 % of their scale'
         """
         residual = f"a relative residual of {float(self.residual.max()):.1e}"
-        if self.error is None:
+        if self.error is None or not bool(self.error.isfinite().all()):
             return residual
         return f"{residual} and predictions off by {100 * float(self.error.max()):.2g} % of their scale"
 

@@ -175,6 +175,34 @@ class Likelihood(abc.ABC):
         """A root S of the output Hessian with no more columns than B has rank; arguments as in ``hessian``."""
         return self.root(outputs, targets)
 
+    def rank(self, outputs: int) -> int:
+        """Columns of ``thin_root`` for so many outputs."""
+        return outputs
+
+    def root_product(
+        self,
+        outputs: Float[Tensor, "*batch c"],
+        targets: Shaped[Tensor, "*target"] | None,
+        noise: Float[Tensor, "*batch r k"],
+    ) -> Float[Tensor, "*batch c k"]:
+        """``S ε`` for the S of ``thin_root``, which is not made where it has a form of few numbers.
+
+        Args:
+            outputs: Canonical outputs f.
+            targets: Canonical targets; used only to put 0 where they are ignored.
+            noise: ε, k columns at each position.
+        """
+        return self.thin_root(outputs, targets) @ noise
+
+    def root_adjoint(
+        self,
+        outputs: Float[Tensor, "*batch c"],
+        targets: Shaped[Tensor, "*target"] | None,
+        moved: Float[Tensor, "*batch c k"],
+    ) -> Float[Tensor, "*batch r k"]:
+        """``Sᵀ u`` for the S of ``thin_root``; arguments as in ``root_product``, with changes u of the outputs."""
+        return self.thin_root(outputs, targets).mT @ moved
+
     def basis(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "c r"]:
         """An orthonormal basis of the changes of the outputs that the likelihood sees."""
         return torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)

@@ -120,6 +120,50 @@ class Categorical(Likelihood):
         half = torch.exp(0.5 * torch.log_softmax(outputs, -1)).unsqueeze(-2)
         return root[..., :-1] - root[..., -1:] * (half[..., :-1] / (1 + half[..., -1:]))
 
+    def rank(self, outputs: int) -> int:
+        """See ``Likelihood.rank``."""
+        return max(outputs - 1, 1)
+
+    def root_product(
+        self,
+        outputs: Float[Tensor, "*batch c"],
+        targets: Int[Tensor, "*batch"] | None,
+        noise: Float[Tensor, "*batch r k"],
+    ) -> Float[Tensor, "*batch c k"]:
+        """See ``Likelihood.root_product``: a diagonal and a vector, in c numbers a position.
+
+            S_thin ε = S u,   u = (ε, -⟨√p, ε⟩ / (1 + √p_c)),   S u = √p ∘ (u - √p ⟨√p, u⟩)
+
+        for the c-th class, the last. Since S √p = 0, a multiple of √p is first taken from u that makes it 0 at the most
+        probable class: then no two large numbers cancel where that has nearly all probability.
+        """
+        if outputs.shape[-1] == 1:
+            return super().root_product(outputs, targets, noise)
+        half, largest = _roots_of_probabilities(outputs)
+        last = -(half[..., :-1, :] * noise).sum(-2, keepdim=True) / (1 + half[..., -1:, :])
+        u = torch.cat([noise, last], -2)
+        u = u - half * (_at(largest, u) / _at(largest, half))
+        product = half * (u - half * (half * u).sum(-2, keepdim=True))
+        return self.weight**0.5 * _mask(product, targets)
+
+    def root_adjoint(
+        self,
+        outputs: Float[Tensor, "*batch c"],
+        targets: Int[Tensor, "*batch"] | None,
+        moved: Float[Tensor, "*batch c k"],
+    ) -> Float[Tensor, "*batch r k"]:
+        """See ``Likelihood.root_adjoint``, and ``root_product``: ``Sᵀ u = √p ∘ (u - pᵀ u)``, then the last class added.
+
+        Taken after u is shifted by its entry at the most probable class, as in ``bending``.
+        """
+        if outputs.shape[-1] == 1:
+            return super().root_adjoint(outputs, targets, moved)
+        half, largest = _roots_of_probabilities(outputs)
+        shifted = moved - _at(largest, moved)
+        seen = half * (shifted - (half.square() * shifted).sum(-2, keepdim=True))
+        product = seen[..., :-1, :] - seen[..., -1:, :] * (half[..., :-1, :] / (1 + half[..., -1:, :]))
+        return self.weight**0.5 * _mask(product, targets)
+
     def basis(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "c r"]:
         """See ``Likelihood.basis``: Helmert's contrasts, the changes of the logits that sum to 0.
 
@@ -213,3 +257,16 @@ def _complement(probs: Tensor) -> Tensor:
 
 def _mask(matrix: Tensor, targets: Tensor | None) -> Tensor:
     return matrix if targets is None else matrix.where((targets != IGNORED)[..., None, None], 0.0)
+
+
+def _roots_of_probabilities(
+    outputs: Float[Tensor, "*batch c"],
+) -> tuple[Float[Tensor, "*batch c 1"], Int[Tensor, "*batch 1 1"]]:
+    """``√p`` as a column, and the most probable class."""
+    half = torch.exp(0.5 * torch.log_softmax(outputs, -1))
+    return half.unsqueeze(-1), half.argmax(-1)[..., None, None]
+
+
+def _at(place: Int[Tensor, "*batch 1 1"], columns: Float[Tensor, "*batch c k"]) -> Float[Tensor, "*batch 1 k"]:
+    """The row of each position at a place of its own."""
+    return columns.gather(-2, place.expand(*place.shape[:-1], columns.shape[-1]))

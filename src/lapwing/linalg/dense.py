@@ -84,7 +84,7 @@ class Dense(Structured):
 
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
-        lower = None if self._decomposed else self._cholesky
+        lower = None if self.decomposed else self._cholesky
         return super().logdet() if lower is None else 2 * lower.diagonal().log().sum()
 
     def diagonal(self) -> Float[Tensor, " d"]:
@@ -111,12 +111,13 @@ class Dense(Structured):
         return self.known or (decompose(self.matrix) if self.shared is None else self.shared.spectral)
 
     @property
-    def _like(self) -> Tensor:
-        return self.matrix
+    def decomposed(self) -> bool:
+        """Whether its eigenvectors are at hand."""
+        return self.known is not None or "spectral" in vars(self.origin)
 
     @property
-    def _decomposed(self) -> bool:
-        return self.known is not None or "spectral" in vars(self.origin)
+    def _like(self) -> Tensor:
+        return self.matrix
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
@@ -139,7 +140,7 @@ class Dense(Structured):
         return matrix
 
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        lower = None if self._decomposed else self._cholesky
+        lower = None if self.decomposed else self._cholesky
         if lower is None:
             return super()._solve(block)
         half = torch.linalg.solve_triangular(lower, block, upper=False)  # cholesky_solve would copy the factor

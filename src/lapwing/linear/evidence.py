@@ -16,12 +16,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured, pivoted_cholesky
 from lapwing.linalg.spectral import decompose
 from lapwing.linalg.structured import positive
 
 EIGENVALUES = 2**16
 """Eigenvalues taken at a time: few enough to stay in a processor's cache."""
+
+
+LARGE = 512
+"""Rows of a dense curvature from which its rank is looked at: all eigenvalues of fewer take a tenth of a second."""
+
+ROUNDING = 1e-14
+"""What is rounding of the trace of a curvature in float64, over it."""
+
+TERMS = 64
+"""Terms of a sum of few, whose rounding grows with their number."""
 
 
 @final
@@ -135,6 +145,8 @@ def complexity_of(
     group = group.to(curvature.device)
     if relative is not None:
         curvature = in_units(curvature, relative.to(curvature.device))
+    if (factor := thin_factor(curvature)) is not None:
+        return complexity_of_factor(factor, group)
     if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
         values = curvature.eigenvalues()
         kept = values != 0
@@ -154,6 +166,45 @@ def complexity_of(
         return root[:, None] * dense * root
 
     return Determinant(whitened, dense)
+
+
+def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"]) -> Complexity:
+    """``log det(I + s A⁻¹ L Lᵀ) = log det(I + s Lᵀ A⁻¹ L)``, r × r."""
+    if bool((group == group[0]).all()):
+        values = torch.linalg.svdvals(factor).square()
+        return Spectrum(values, group[:1].clone().expand(len(values)))
+
+    def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "r r"]:
+        scaled = precisions[group].rsqrt()[:, None] * factor
+        return scaled.mT @ scaled
+
+    return Determinant(whitened)
+
+
+def thin_factor(curvature: Structured) -> Float[Tensor, "d r"] | None:
+    """L in float64 with ``L Lᵀ = G`` to rounding and few columns; ``None`` where there is none.
+
+    Few are at most half as many as rows; a low-rank curvature has those it has. The curvature of few data is of low
+    rank, however it is held: that of 20 examples of three classes has rank 40.
+
+    Cost:
+        Of a dense matrix of ``LARGE`` rows or more ``d r²`` multiplications, at most ``d³ / 4``, where all of its
+        eigenvalues take ``9 d³``.
+    """
+    if isinstance(curvature, LowRank):
+        return curvature.factor.double() if curvature.base is None else None
+    if not isinstance(curvature, Dense) or curvature.decomposed or curvature.dtype != torch.float64:
+        return None
+    matrix = curvature.dense()
+    diagonal = matrix.diagonal()
+    if len(matrix) < LARGE or bool((diagonal < 0).any()):
+        return None
+    factor, _ = pivoted_cholesky(
+        curvature, diagonal, len(matrix) // 2, block=64, rtol=ROUNDING, columns=lambda index: matrix[:, index]
+    )
+    rest = float((matrix - factor @ factor.mT).abs().max())
+    rounding = torch.finfo(matrix.dtype).eps * max(factor.shape[1], TERMS) * float(diagonal.max())
+    return factor if rest <= rounding else None
 
 
 def complexity_of_compression(

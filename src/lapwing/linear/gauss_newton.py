@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,7 +130,7 @@ class GGNProduct(Gram):
         in each pass where the model does not keep what it needs of them.
         """
         likelihood, event = self.model.likelihood, self.model.event
-        each = likelihood.thin_root(torch.zeros(1, *event))[..., 0, :].numel()
+        each = event[:-1].numel() * likelihood.rank(event[-1])
         size = (self.shape[0], self.model.data.span[1] * each)
         return FunctionOperator(self._rooted, self._adjoint, size, self._like)
 
@@ -184,29 +185,26 @@ class GGNProduct(Gram):
         """What each chunk adds to ``R V``."""
         (before, examples), k = self.model.data.span, block.shape[1]
         start = before * len(block) // examples
-        for chunk, root in self._roots(k):
-            columns = root.shape[0] * root.shape[-1]
+        likelihood = self.model.likelihood
+        for chunk, h in self.visit(k):
+            ranks = (*h.shape[:-1], likelihood.rank(h.shape[-1]))
+            columns = math.prod(ranks)
             if start + columns > len(block):
                 raise DataError(
                     f"{self.model.data.examples} examples in every pass over the data, as in the first",
                     "more",
                     "a loader that yields the same examples each time, or a list of its batches",
                 )
-            noise = block[start : start + columns].view(len(root), -1, k)
-            yield chunk.pull((root @ noise).movedim(-1, 0).reshape(k, *chunk.outputs.shape))
+            noise = block[start : start + columns].view(*ranks, k)
+            yield chunk.pull(likelihood.root_product(h, chunk.targets, noise).movedim(-1, 0))
             start += columns
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
-        rows = []
-        for chunk, root in self._roots(block.shape[1]):
-            pushed = chunk.push(block).flatten(1, -2).movedim(0, -1)
-            rows.append((root.mT @ pushed).flatten(0, 1))
+        likelihood, rows = self.model.likelihood, list[Tensor]()
+        for chunk, h in self.visit(block.shape[1]):
+            moved = chunk.push(block).movedim(0, -1)
+            rows.append(likelihood.root_adjoint(h, chunk.targets, moved).flatten(0, -2))
         return self.model.data.joined(torch.cat(rows))
-
-    def _roots(self, columns: int) -> Iterator[tuple[Chunk, Float[Tensor, "m c r"]]]:
-        """Each chunk of the data, and the root at each of its m positions."""
-        for chunk, h in self.visit(columns):
-            yield chunk, self.model.likelihood.thin_root(h, chunk.targets).flatten(0, -3)
 
 
 @final

@@ -242,6 +242,12 @@ class Posterior(NetworkPredictor, abc.ABC):
         return False
 
     @property
+    def moment_numbers(self) -> int:
+        """Numbers that what is known of the outputs of one position takes."""
+        c = self.model.event[-1]
+        return c if self.wide else c**2
+
+    @property
     def noise_scale(self) -> float:
         """Noise precision now, relative to the one the curvature was computed with."""
         return self.likelihood.noise_over(self.fitted) or 1.0
@@ -319,7 +325,8 @@ class Posterior(NetworkPredictor, abc.ABC):
             pass an output. Beside the result, memory of a chunk of inputs, about 128 MiB.
         """
         model = self.model
-        size = model.chunk(max(model.width, min(draws.shape[1], COLUMNS)), BUDGET)
+        columns = draws.shape[1]
+        size = model.chunk(model.width if columns >= model.width else min(columns, COLUMNS), BUDGET)
         means, moved = list[Tensor](), list[Tensor]()
         pieces = -(-count(inputs) // size)
         for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):

@@ -16,12 +16,12 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.model import MANY, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratio, output_squares
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
-from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs
+from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
 BLOCKS = 2**28
@@ -55,6 +55,16 @@ class SampledPosterior(SolvedWeights):
     initial: Float[Tensor, "d k"] | None = None
     found: Solution | None = None
     squares: Float[Tensor, "g k"] | None = None
+
+    @property
+    def wide(self) -> bool:
+        """See ``Posterior.wide``; whatever makes the outputs."""
+        return self.model.event[-1] > MANY
+
+    @property
+    def moment_numbers(self) -> int:
+        """See ``Posterior.moment_numbers``: the draws of each output."""
+        return self.model.event[-1] * self.samples if self.wide else super().moment_numbers
 
     @property
     def draws(self) -> Float[Tensor, "d k"]:
@@ -226,16 +236,20 @@ class SampledPosterior(SolvedWeights):
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         return super()._networks(inputs, min(samples, self.samples), generator)
 
-    def _moments(self, inputs: Inputs, choices: Sequence[SampledPosterior]) -> list[Moments]:
+    def _moments(self, inputs: Inputs, choices: Sequence[SampledPosterior]) -> list[Moments | FactorMoments]:
         blocks = [choice.draws for choice in choices]
         together = max(1, BLOCKS // max(block.numel() * block.itemsize for block in blocks))
-        found: list[Moments] = []
+        found: list[Moments | FactorMoments] = []
         for i in range(0, len(blocks), together):
             some = blocks[i : i + together]
             mean, moved = self.pushed(inputs, torch.cat(some, 1))
             parts = moved.split([block.shape[1] for block in some], dim=-1)
-            found += [Moments.from_factor(mean, part / part.shape[-1] ** 0.5) for part in parts]
+            found += [self._known_by_draws(mean, part) for part in parts]
         return found
+
+    def _known_by_draws(self, mean: Tensor, moved: Float[Tensor, "n *event c k"]) -> Moments | FactorMoments:
+        factor = moved / moved.shape[-1] ** 0.5
+        return FactorMoments(mean, factor) if self.wide else Moments.from_factor(mean, factor)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, moved = self.pushed(inputs, self.draws)

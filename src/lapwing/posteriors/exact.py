@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +16,11 @@ from torch import Tensor
 from lapwing.curvature.gram import joint
 from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.variance import CHEAPER, Propagation
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
-from lapwing.ground.progress import working
+from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
@@ -28,8 +29,19 @@ from lapwing.linalg.spectral import Spectral
 from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import JointMoments, Moments, WideMoments
+from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
+
+logger = logging.getLogger(__name__)
+
+JACOBIAN = 2**31
+"""Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
+
+DRAWS = 64
+"""Draws of the weights that outputs are known by where it would take more."""
+
+BLOCK, COPIES = 2**28, 4
+"""Bytes that draws made at a time may take (256 MiB); float64 copies of one that are made on the way."""
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
@@ -114,9 +126,13 @@ class WeightPosterior(ExactPosterior):
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
         probes.check_draws(samples, generator)
+        return self.network.weights + self._deviations(samples, generator).mT
+
+    def _deviations(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "d k"]:
+        """``W ε`` for some ε, one a column."""
         weights, operator = self.network.weights, self.precision.operator
         noise = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
-        return weights + (operator.inverse_root() @ noise.to(operator.dtype)).mT.to(weights)
+        return (operator.inverse_root() @ noise.to(operator.dtype)).to(weights)
 
     @cached_property
     def precision(self) -> Held:
@@ -170,8 +186,44 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self._by_layers:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
+        if self._drawn and not self.survey.head:
+            return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = given.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
+
+    @property
+    def _drawn(self) -> bool:
+        """Whether the Jacobian of one example is too large to be made, layer by layer as it would be."""
+        network = self.network
+        return self.survey.bytes(self.model.event[-1], network.like.itemsize) > JACOBIAN
+
+    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> FactorMoments:
+        """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
+
+        Args:
+            inputs: n examples.
+            places: As for ``Propagation.moments``.
+
+        Cost:
+            About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
+        """
+        outputs = self.model.event[-1]
+        needed = self.survey.bytes(outputs, self.network.like.itemsize) >> 20
+        words = (
+            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, with a "
+            "relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
+        )
+        logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
+        generator = torch.Generator().manual_seed(0)
+        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
+        mean, columns = self.network.like, list[Tensor]()
+        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
+            for first in range(0, DRAWS, together):
+                deviations = self._deviations(min(together, DRAWS - first), generator)
+                mean, moved = self.pushed(inputs, deviations)
+                columns += [at_places(column, places) for column in moved.unbind(-1)]
+                bar.update(moved.shape[-1])
+        return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
 
     @undisturbed()
     @working("predict")
@@ -187,11 +239,15 @@ class WeightPosterior(ExactPosterior):
         if len(set(self.held.partition)) < len(self.held.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
+        if self._drawn and not self.survey.head:
+            found = self._moments_by_draws(inputs)
+            rows = found.factor.flatten(0, -2)
+            return JointMoments(found.mean, (rows @ rows.mT).view(*found.mean.shape, *found.mean.shape), found.factor)
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
 
-def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[WideMoments]:
+def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> list[BasisMoments]:
     """Outputs of a head, whose covariances at all positions have the same eigenvectors, under each precision.
 
     Args:
@@ -210,7 +266,7 @@ def wide_moments(given: Propagation, inputs: Inputs, places: Int[Tensor, " p"] |
     mean, mixed = torch.cat(means), basis(given.precisions[0], network)
     columns = [list(column) for column in zip(*values, strict=True)]
     values.clear()  # what was put together is let go of, precision by precision
-    return [WideMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
+    return [BasisMoments(mean, torch.cat(columns.pop(0)), *mixed) for _ in given.precisions]
 
 
 def check_rounding(posterior: WeightPosterior) -> None:

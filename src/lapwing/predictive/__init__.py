@@ -8,12 +8,14 @@ from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo,
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.predict import Link, NetworkPredictor, Predictive, check_link, predictive
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
-from lapwing.predictive.wide import Outputs, WideMoments, spread, with_spread
+from lapwing.predictive.wide import BasisMoments, FactorMoments, Outputs, WideMoments, spread, with_spread
 
 __all__ = [
+    "BasisMoments",
     "Classification",
     "Counts",
     "Draws",
+    "FactorMoments",
     "JointMoments",
     "Link",
     "Moments",

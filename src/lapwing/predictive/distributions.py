@@ -15,7 +15,7 @@ from lapwing.ground.results import Shown
 from lapwing.likelihoods.gaussian import split
 from lapwing.predictive.outputs import Draws, JointMoments, Moments
 from lapwing.predictive.quantiles import count_quantile
-from lapwing.predictive.wide import Outputs, WideMoments
+from lapwing.predictive.wide import BasisMoments, Outputs, WideMoments
 
 
 @final
@@ -229,7 +229,7 @@ class Counts(Shown):
         if isinstance(outputs, WideMoments):
             spread = mean.square() * torch.expm1(outputs.variance)
             spread = _finite(spread, "variances of rates exp f", 2 * (outputs.mean + outputs.variance))
-            return cls(outputs, WideMoments(mean, spread))
+            return cls(outputs, BasisMoments(mean, spread))
         rows = mean.reshape(outputs.matrix.shape[:-1])
         matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
         exponents = 2 * (outputs.mean + outputs.variance)

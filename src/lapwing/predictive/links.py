@@ -10,11 +10,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, check_count
+from lapwing.likelihoods.base import CACHED
 from lapwing.predictive.outputs import Moments
-from lapwing.predictive.quadrature import MAX_BYTES, by_position
+from lapwing.predictive.quadrature import MAX_BYTES, by_position, check_time
 from lapwing.predictive.wide import WideMoments
 
 SAMPLES = 1024
+
+PAIR = 1.2e-8
+"""Seconds that a pair of classes takes on one core."""
+
+PAIR_BYTES = 48
+"""Bytes that a pair of classes takes."""
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -66,6 +73,9 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
 
     Raises:
         NumericalError: If a variance is negative or not finite.
+        TooLargeError: If there are so many classes that a position would take more than ``LONGEST``.
+
+    Cost: c² pairs a position, ``PAIR`` seconds each on one core; of many classes some rows of pairs at a time.
 
     Example:
         >>> shared = 100 * torch.ones(1, 2, 2)
@@ -73,15 +83,23 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
         tensor([[0.2500, 0.7500]])
     """
     _ = moments.variance  # refuses what is no variance
+    c = moments.mean.shape[-1]
+    check_time("pairwise", c, PAIR * c**2)
 
-    def of_pairs(mean: Tensor, covariance: Tensor) -> Tensor:
-        wide, mean = covariance.double(), mean.double()
-        variance = wide.diagonal(dim1=-2, dim2=-1)
-        spread = (variance[:, :, None] + variance[:, None, :] - wide - wide.mT).clamp_min(0.0)
-        gaps = (mean[:, None, :] - mean[:, :, None]) * torch.rsqrt(1 + math.pi / 8 * spread)
-        return torch.softmax(-torch.logsumexp(gaps, -1), -1)
+    def of_pairs(some: Moments | WideMoments) -> Tensor:
+        mean = some.mean.double()
+        half = 0.5 + math.pi / 8 * some.variance.double()  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
+        together = max(1, CACHED // (PAIR_BYTES * mean.numel()))
+        sums: list[Tensor] = []
+        for start in range(0, c, together):
+            own = slice(start, start + together)
+            apart = half[:, own, None] + half[:, None, :]
+            apart = torch.sub(apart, some.covariance_rows(own).to(apart), alpha=math.pi / 4).clamp_min(1.0)
+            gaps = (mean[:, None, :] - mean[:, own, None]) * torch.rsqrt(apart)
+            sums.append(torch.logsumexp(gaps, -1))
+        return torch.softmax(-torch.cat(sums, -1), -1)
 
-    return by_position(of_pairs, moments.mean, moments.covariance, 6 * 8 * moments.mean.shape[-1] ** 2, max_bytes)
+    return by_position(of_pairs, moments, PAIR_BYTES * c**2, max_bytes)
 
 
 def laplace_bridge(moments: Moments | WideMoments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:
@@ -209,7 +227,7 @@ def _log_concentration(moments: Moments | WideMoments, normalise: bool) -> tuple
 
 def _zero_sum(moments: Moments | WideMoments) -> tuple[Tensor, Tensor]:
     """Mean and variances of the logits given that they sum to zero; variances at rounding level become 0."""
-    rows = moments.covariance.sum(-1)
+    rows = moments.row_sums
     total = rows.sum(-1, keepdim=True)
     variance = moments.variance
     rounding = rows.shape[-1] * torch.finfo(rows.dtype).eps * variance.amax(-1, keepdim=True)

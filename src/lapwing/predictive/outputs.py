@@ -149,6 +149,24 @@ class Moments(Normal):
         """These moments themselves: each position already stands alone."""
         return self
 
+    @property
+    def row_sums(self) -> Float[Tensor, "*batch c"]:
+        """The sum of each row of the covariance: how an output varies with the sum of all."""
+        return self.covariance.sum(-1)
+
+    def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
+        """The rows of the covariances of some outputs."""
+        return 0.5 * (self.covariance[..., outputs, :] + self.covariance[..., outputs].mT)
+
+    def at(self, positions: slice) -> Moments:
+        """Moments of some positions, counted over all axes but the last, which become one."""
+        return Moments(self.mean.flatten(0, -2)[positions], self.covariance.flatten(0, -3)[positions])
+
+    def widened(self, by: float) -> Moments:
+        """The same mean, and the covariance times the number ``by``."""
+        factor = None if self.factor is None else by**0.5 * self.factor
+        return replace(self, covariance=by * self.covariance, factor=factor)
+
     def select(self, outputs: slice) -> Moments:
         """Moments of some of the outputs.
 

@@ -11,14 +11,23 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.likelihoods.base import CACHED
-from lapwing.linalg.structured import contrasts
+from lapwing.linalg.structured import from_contrasts, into_contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 from lapwing.predictive.wide import WideMoments
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""
+
+RATE = 2e10
+"""Multiplications a second of one core in float64."""
+
+FACTORISED = 6
+"""Multiplications that a root of c × c takes at most, over c³."""
+
+LONGEST = 5.0
+"""Seconds that one position may take at most."""
 
 POINTS = 512  # a power of two: Sobol points are then balanced
 SEED = 0
@@ -46,36 +55,46 @@ def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BY
 
     Raises:
         NumericalError: If the covariance is not positive semi-definite.
+        TooLargeError: If the covariance is a matrix of so many classes that its root would take over ``LONGEST``.
         UnsupportedError: If there are more classes than Sobol points have dimensions.
 
-    Cost: 512 softmaxes of every position and a Cholesky factorisation c × c, in pieces of ``max_bytes``.
+    Cost: 512 softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its Cholesky
+    factorisation, or its eigendecomposition where it is singular: ``FACTORISED c³`` multiplications at most, ``RATE`` a
+    second.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0, 0.0]]), 9 * torch.eye(3).expand(1, 3, 3))
         >>> quasi_monte_carlo(moments)
         tensor([[0.5173, 0.2416, 0.2411]])
     """
-    mean, covariance = moments.mean, moments.covariance
+    mean = moments.mean
     _ = moments.variance  # refuses what is no variance
     c = mean.shape[-1]
     if c == 1:
         return torch.ones_like(mean)
     if c == 2:
-        gap, wide = mean[..., 1] - mean[..., 0], covariance.double()
+        gap, wide = mean[..., 1] - mean[..., 0], moments.covariance.double()
         spread = (wide[..., 0, 0] + wide[..., 1, 1] - wide[..., 0, 1] - wide[..., 1, 0]).clamp_min(0.0)
         rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), spread, max_bytes=max_bytes)
         pair = torch.stack([rare, 1 - rare], -1)
         return torch.where((gap > 0)[..., None], pair, pair.flip(-1))
     dtype = torch.promote_types(mean.dtype, torch.float32)
-    normals = sobol_normals(POINTS, c - 1).to(mean.device, dtype)
+    if isinstance(moments, WideMoments):
+        dimensions, factorised = moments.dimensions, 0
+    else:
+        dimensions, factorised = c - 1, 5 * c**2 * 8
+        check_time("qmc", c, FACTORISED * c**3 / RATE)
+    normals = sobol_normals(POINTS, dimensions).to(mean.device, dtype)
 
-    def averaged(mean: Tensor, covariance: Tensor) -> Tensor:
-        root = _root(covariance).to(dtype)
-        moved = (root.flatten(0, 1) @ normals).view(*mean.shape, POINTS)
-        return torch.softmax(moved + mean.to(dtype)[..., None], -2).mean(-1)
+    def averaged(some: Moments | WideMoments) -> Tensor:
+        if isinstance(some, WideMoments):
+            moved = some.coloured(normals)
+        else:
+            root = _root(some.covariance).to(dtype)
+            moved = (root.flatten(0, 1) @ normals).view(*some.mean.shape, POINTS)
+        return torch.softmax(moved.to(dtype) + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    each = 3 * c * POINTS * dtype.itemsize + 5 * c**2 * 8
-    return by_position(averaged, mean, covariance, each, max_bytes)
+    return by_position(averaged, moments, 3 * c * POINTS * dtype.itemsize + factorised, max_bytes)
 
 
 @lru_cache(maxsize=4)
@@ -89,7 +108,7 @@ def sobol_normals(points: int, dimensions: int) -> Float[Tensor, "dimensions poi
     """
     if dimensions > SobolEngine.MAXDIM:
         raise UnsupportedError(
-            f"at most {SobolEngine.MAXDIM + 1:,} classes for link 'qmc'", f"{dimensions + 1:,}", "link='pairwise'"
+            f"at most {SobolEngine.MAXDIM:,} independent outputs for link 'qmc'", f"{dimensions:,}", "link='probit'"
         )
     with torch.inference_mode(False), torch.device("cpu"):
         uniform = SobolEngine(dimensions, scramble=True, seed=SEED).draw(points, dtype=torch.float64)
@@ -98,8 +117,8 @@ def sobol_normals(points: int, dimensions: int) -> Float[Tensor, "dimensions poi
 
 def _root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"]:
     """R with R Rᵀ = H Hᵀ Σ H Hᵀ for the contrasts H, in float64, its small eigenvalues raised to what rounds."""
-    basis = -contrasts(covariance.shape[-1]).to(covariance.device)
-    reduced = basis.mT @ (0.5 * (covariance + covariance.mT)).double() @ basis
+    symmetric = (0.5 * (covariance + covariance.mT)).double()
+    reduced = into_contrasts(into_contrasts(symmetric).mT)
     sizes = covariance.diagonal(dim1=-2, dim2=-1).detach().double().amax(-1)
     floor = torch.finfo(covariance.dtype).eps * sizes + torch.finfo(torch.float64).tiny
     raised = reduced + torch.diag_embed(floor[:, None].expand(reduced.shape[:-1]))
@@ -108,9 +127,11 @@ def _root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"]:
     if bool(bad.any()):
         values, vectors = torch.linalg.eigh(reduced[bad])
         known = nonnegative(torch.cat([values, sizes[bad, None]], -1), "eigenvalue", covariance.dtype)[:, :-1]
-        whole = (vectors * (known + floor[bad, None])[:, None, :]) @ vectors.mT
-        lower = lower.index_put((bad,), torch.linalg.cholesky(whole))
-    return basis @ lower
+        root = vectors * (known + floor[bad, None]).sqrt()[:, None, :]
+        upper = torch.linalg.qr(root.mT).R  # its transpose is the Cholesky factor, but for the signs of its columns
+        signs = upper.diagonal(dim1=-2, dim2=-1).sign()
+        lower = lower.index_put((bad,), upper.mT * signs[:, None, :])
+    return -from_contrasts(lower)
 
 
 def expected_sigmoid(
@@ -170,22 +191,33 @@ def _over_logistic(mean: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float
 
 
 def by_position(
-    function: Callable[[Tensor, Tensor], Tensor],
-    mean: Float[Tensor, "*batch c"],
-    covariance: Float[Tensor, "*batch c c"],
+    function: Callable[[Moments | WideMoments], Tensor],
+    moments: Moments | WideMoments,
     each: int,
     max_bytes: int = MAX_BYTES,
 ) -> Float[Tensor, "*batch c"]:
-    """Values ``[n, *event, c]`` of a function of means ``[p, c]`` and covariances ``[p, c, c]``.
+    """Values ``[n, *event, c]`` of a function of the moments of some positions, which gives ``[p, c]``.
 
     Args:
         function: What to compute.
-        mean: Means of all positions.
-        covariance: Their covariances.
+        moments: Moments of all positions.
         each: Bytes that one position takes inside the function.
         max_bytes: Memory for the positions of one call.
     """
+    mean = moments.mean
     room = min(max_bytes, CACHED) if mean.device.type == "cpu" else max_bytes
-    c, step = mean.shape[-1], max(1, room // each)
-    pieces = zip(mean.reshape(-1, c).split(step), covariance.reshape(-1, c, c).split(step), strict=True)
-    return torch.cat([function(*piece) for piece in pieces]).view(mean.shape).to(mean.dtype)
+    step = max(1, room // each)
+    pieces = [slice(start, start + step) for start in range(0, mean[..., 0].numel(), step)]
+    return torch.cat([function(moments.at(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
+
+
+def check_time(link: str, classes: int, seconds: float) -> None:
+    """Refuses a link over so many classes that one position would take more than ``LONGEST``.
+
+    Raises:
+        TooLargeError: Naming both.
+    """
+    if seconds > LONGEST:
+        expected = f"link {link!r} to take at most {LONGEST:g} s a position"
+        got = f"{classes:,} classes, which take about {seconds:.0f} s"
+        raise TooLargeError(expected, got, "link='probit', which takes their variances alone")

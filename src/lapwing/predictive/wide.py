@@ -1,7 +1,8 @@
-"""What is known of outputs too many for a covariance a position: its eigenvalues, in one basis for all positions."""
+"""What is known of outputs too many for a covariance a position: eigenvalues in one basis for all, or a factor."""
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, final
 
@@ -17,44 +18,48 @@ from lapwing.predictive.outputs import Draws, JointMoments, Moments
 MAX_BYTES = 2**30
 """Bytes that covariances made on request may take (1 GiB)."""
 
+
 CHUNK = 2**24
 """Bytes of their roots made at a time (16 MiB)."""
 
 
-@final
 @dataclass(frozen=True, eq=False, repr=False)
-class WideMoments(Shown):
-    """Gaussian outputs ``N(mean, E diag(values) Eᵀ)`` at each position, with one orthogonal E for all of them.
-
-    E is the identity, but for some outputs that it mixes among themselves. Variances and draws take c numbers a
-    position; the covariance is made only when it is asked for.
+class WideMoments(Shown, abc.ABC):
+    """Gaussian outputs of which a position has too many for a covariance, which is made only when it is asked for.
 
     Args:
         mean: ``[n, *event, c]``.
-        values: ``[n, *event, c]``, variances along the columns of E.
-        rows: The outputs that E mixes.
-        vectors: How: orthonormal columns.
-
-    Example:
-        >>> moments = WideMoments(torch.zeros(1, 3), torch.tensor([[1.0, 4.0, 9.0]]))
-        >>> moments.std, moments.sample(16).shape
-        (tensor([[1., 2., 3.]]), torch.Size([16, 1, 3]))
     """
 
     mean: Float[Tensor, "*batch c"]
-    values: Float[Tensor, "*batch c"]
-    rows: Int[Tensor, " k"] | None = None
-    vectors: Float[Tensor, "k k"] | None = None
 
     @property
+    @abc.abstractmethod
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output."""
-        return self._mixed(self.values, 2)
 
     @property
     def std(self) -> Float[Tensor, "*batch c"]:
         """Standard deviation of each output."""
         return self.variance.sqrt()
+
+    @property
+    @abc.abstractmethod
+    def row_sums(self) -> Float[Tensor, "*batch c"]:
+        """The sum of each row of the covariance: how an output varies with the sum of all."""
+
+    @property
+    @abc.abstractmethod
+    def dimensions(self) -> int:
+        """Columns r of the R of ``coloured``."""
+
+    @abc.abstractmethod
+    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``R ε`` with ``R Rᵀ`` the covariance of each position, for the same k columns of noise ε at all of them."""
+
+    @abc.abstractmethod
+    def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
+        """The rows of the covariances of some outputs, however many bytes they take."""
 
     @property
     def covariance(self) -> Float[Tensor, "*batch c c"]:
@@ -66,13 +71,114 @@ class WideMoments(Shown):
         c = self.mean.shape[-1]
         needed = self.mean.numel() * c * self.mean.element_size()
         got = f"those of {c:,} outputs at {self.mean[..., 0].numel():,} positions, which need"
-        hint = "fewer inputs at a time; .variance or .sample(k); or link='probit' or 'mc', which need none"
+        hint = "fewer inputs at a time, or .variance or .sample(k); no link needs them"
         check_bytes("covariances", needed, MAX_BYTES, got, hint)
         return self.written.covariance
 
     @property
     def written(self) -> Moments:
         """The same with the covariances written down, however many bytes they take."""
+        return Moments(self.mean, self.covariance_rows(slice(None)))
+
+    def root(self) -> Float[Tensor, "*batch c r"]:
+        """R with R Rᵀ = covariance; see there."""
+        return Moments(self.mean, self.covariance).root()
+
+    @abc.abstractmethod
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Draws ``[k, n, *event, c]``, each position by itself.
+
+        Args:
+            k: Number of draws.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+
+    @abc.abstractmethod
+    def scaled(self, by: float) -> WideMoments:
+        """Moments of the outputs times the number ``by``."""
+
+    @abc.abstractmethod
+    def widened(self, by: float) -> WideMoments:
+        """The same mean, and the covariance times the number ``by``."""
+
+    def marginal(self) -> WideMoments:
+        """These moments themselves: each position already stands alone."""
+        return self
+
+    @abc.abstractmethod
+    def select(self, outputs: slice) -> WideMoments | Moments:
+        """Moments of some of the outputs."""
+
+    @abc.abstractmethod
+    def at(self, positions: slice) -> WideMoments:
+        """Moments of some positions, counted over all axes but the last, which become one."""
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class BasisMoments(WideMoments):
+    """Gaussian outputs ``N(mean, E diag(values) Eᵀ)`` at each position, with one orthonormal E for all of them.
+
+    E is the identity, but for some outputs that it mixes among themselves. Variances and draws take c numbers a
+    position.
+
+    Args:
+        mean: ``[n, *event, c]``.
+        values: ``[n, *event, c]``, variances along the columns of E.
+        rows: The outputs that E mixes.
+        vectors: How: orthonormal columns.
+
+    Example:
+        >>> moments = BasisMoments(torch.zeros(1, 3), torch.tensor([[1.0, 4.0, 9.0]]))
+        >>> moments.std, moments.sample(16).shape
+        (tensor([[1., 2., 3.]]), torch.Size([16, 1, 3]))
+    """
+
+    values: Float[Tensor, "*batch c"]
+    rows: Int[Tensor, " k"] | None = None
+    vectors: Float[Tensor, "k k"] | None = None
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output."""
+        return self._mixed(self.values, 2)
+
+    @property
+    def row_sums(self) -> Float[Tensor, "*batch c"]:
+        """``E diag(values) Eᵀ 1``."""
+        sums = self.values.new_ones(self.values.shape[-1])
+        if self.rows is not None and self.vectors is not None:
+            sums = sums.index_copy(0, self.rows, self.vectors.sum(0))
+        return self._mixed(self.values * sums, 1)
+
+    @property
+    def dimensions(self) -> int:
+        """As many as outputs."""
+        return self.mean.shape[-1]
+
+    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``E diag(√values) ε``."""
+        along = self.values.sqrt()[..., None] * noise
+        if self.rows is None or self.vectors is None:
+            return along
+        return along.index_copy(-2, self.rows, self.vectors @ along[..., self.rows, :])
+
+    def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
+        """See ``WideMoments.covariance_rows``."""
+        c, device = self.mean.shape[-1], self.mean.device
+        some = torch.arange(c, device=device)[outputs]
+        found = self.values.new_zeros(*self.values.shape[:-1], len(some), c)
+        found[..., torch.arange(len(some), device=device), some] = self.values[..., some]
+        if self.rows is None or self.vectors is None:
+            return found
+        here, place = (some[:, None] == self.rows).nonzero().unbind(1)
+        mixed = (self.vectors[place] * self.values[..., None, self.rows]) @ self.vectors.mT
+        found[..., here[:, None], self.rows] = mixed
+        return found
+
+    @property
+    def written(self) -> Moments:
+        """See ``WideMoments.written``."""
         c, roots = self.mean.shape[-1], self.values.sqrt().reshape(-1, self.mean.shape[-1])
         each = max(1, CHUNK // (c**2 * roots.element_size()))
 
@@ -82,34 +188,29 @@ class WideMoments(Shown):
         parts = [squared(self._mixed(torch.diag_embed(some), 1)) for some in roots.split(each)]
         return Moments(self.mean, torch.cat(parts).view(*self.mean.shape, c))
 
-    def root(self) -> Float[Tensor, "*batch c c"]:
-        """R with R Rᵀ = covariance; see there."""
-        return Moments(self.mean, self.covariance).root()
-
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
-        """Draws ``[k, n, *event, c]``, each position by itself.
-
-        Args:
-            k: Number of draws.
-            generator: Source of randomness; ``None`` draws from PyTorch's global one.
-        """
+        """See ``WideMoments.sample``."""
         check_count("k", k)
         noise = probes.gaussian([k, *self.mean.shape], like=self.mean, generator=generator)
         return self.mean + self._mixed(noise.mul_(self.values.sqrt()), 1)
 
-    def scaled(self, by: float) -> WideMoments:
+    def scaled(self, by: float) -> BasisMoments:
         """Moments of the outputs times the number ``by``."""
         return replace(self, mean=by * self.mean, values=by**2 * self.values)
 
-    def marginal(self) -> WideMoments:
-        """These moments themselves: each position already stands alone."""
-        return self
+    def widened(self, by: float) -> BasisMoments:
+        """The same mean, and the covariance times the number ``by``."""
+        return replace(self, values=by * self.values)
 
     def select(self, outputs: slice) -> WideMoments | Moments:
         """Moments of some of the outputs."""
         if self.rows is None:
             return replace(self, mean=self.mean[..., outputs], values=self.values[..., outputs])
-        return Moments(self.mean, self.covariance).select(outputs)
+        return Moments(self.mean[..., outputs], self.covariance_rows(outputs)[..., outputs])
+
+    def at(self, positions: slice) -> BasisMoments:
+        """See ``WideMoments.at``."""
+        return replace(self, mean=self.mean.flatten(0, -2)[positions], values=self.values.flatten(0, -2)[positions])
 
     def _mixed(self, values: Tensor, power: int) -> Tensor:
         """E, its entries raised to a power, times vectors on the last axis."""
@@ -118,6 +219,76 @@ class WideMoments(Shown):
         if len(self.rows) == values.shape[-1]:
             return values @ self.vectors.pow(power).mT
         return values.index_copy(-1, self.rows, values[..., self.rows] @ self.vectors.pow(power).mT)
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class FactorMoments(WideMoments):
+    """Gaussian outputs ``N(mean, F Fᵀ)`` at each position, with fewer columns of F than outputs.
+
+    Variances and draws take c r numbers a position.
+
+    Args:
+        mean: ``[n, *event, c]``.
+        factor: F, ``[n, *event, c, r]``.
+
+    Example:
+        >>> moments = FactorMoments(torch.zeros(1, 3), torch.tensor([[[1.0], [2.0], [3.0]]]))
+        >>> moments.std, moments.row_sums
+        (tensor([[1., 2., 3.]]), tensor([[ 6., 12., 18.]]))
+    """
+
+    factor: Float[Tensor, "*batch c r"]
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output."""
+        return self.factor.square().sum(-1)
+
+    @property
+    def row_sums(self) -> Float[Tensor, "*batch c"]:
+        """``F Fᵀ 1``."""
+        return (self.factor @ self.factor.sum(-2, keepdim=True).mT).squeeze(-1)
+
+    @property
+    def dimensions(self) -> int:
+        """Columns of F."""
+        return self.factor.shape[-1]
+
+    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``F ε``."""
+        return self.factor @ noise
+
+    def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
+        """See ``WideMoments.covariance_rows``."""
+        return self.factor[..., outputs, :] @ self.factor.mT
+
+    def root(self) -> Float[Tensor, "*batch c r"]:
+        """F."""
+        return self.factor
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """See ``WideMoments.sample``."""
+        check_count("k", k)
+        shape = [k, *self.factor.shape[:-2], self.dimensions]
+        noise = probes.gaussian(shape, like=self.mean, generator=generator)
+        return self.mean + torch.einsum("...cr,k...r->k...c", self.factor, noise)
+
+    def scaled(self, by: float) -> FactorMoments:
+        """Moments of the outputs times the number ``by``."""
+        return FactorMoments(by * self.mean, by * self.factor)
+
+    def widened(self, by: float) -> FactorMoments:
+        """The same mean, and the covariance times the number ``by``."""
+        return FactorMoments(self.mean, by**0.5 * self.factor)
+
+    def select(self, outputs: slice) -> FactorMoments:
+        """Moments of some of the outputs."""
+        return FactorMoments(self.mean[..., outputs], self.factor[..., outputs, :])
+
+    def at(self, positions: slice) -> FactorMoments:
+        """See ``WideMoments.at``."""
+        return FactorMoments(self.mean.flatten(0, -2)[positions], self.factor.flatten(0, -3)[positions])
 
 
 Outputs: TypeAlias = Moments | JointMoments | Draws | WideMoments
@@ -141,11 +312,11 @@ def at_least_single(outputs: Outputs) -> Outputs:
 
 def spread(moments: Moments | WideMoments) -> Tensor:
     """What of the moments is in proportion to the covariance: itself, or its eigenvalues."""
-    return moments.values if isinstance(moments, WideMoments) else moments.covariance
+    return moments.values if isinstance(moments, BasisMoments) else moments.covariance
 
 
 def with_spread(moments: Moments | WideMoments, spread: Tensor) -> Moments | WideMoments:
     """The same mean, and in the same basis another covariance."""
-    if isinstance(moments, WideMoments):
+    if isinstance(moments, BasisMoments):
         return replace(moments, values=spread)
     return Moments(moments.mean, spread)

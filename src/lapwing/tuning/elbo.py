@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, Source, Unpack
+from lapwing.ground.data import Inputs, Source, Unpack, chunks
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
 from lapwing.ground.progress import Bar
-from lapwing.linear.preconditioners import balanced
+from lapwing.linear.preconditioners import Chosen, balanced_by_shape
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior, Step
-from lapwing.predictive import Moments
+from lapwing.predictive import FactorMoments, Moments, WideMoments
 from lapwing.tuning.ascent import climb
 from lapwing.tuning.choices import BOUNDS, P, chosen, ended
 from lapwing.tuning.em import EM
@@ -42,6 +42,12 @@ HEAD_START = 30.0
 
 OUTPUTS = 64
 """Draws of the outputs of each example."""
+
+BYTES = 2**28
+"""Bytes these may take, with what their losses take (256 MiB), or those of one example."""
+
+DRAWN = 12
+"""Bytes an output drawn takes: itself, and its loss in float64."""
 
 
 @final
@@ -284,28 +290,41 @@ class Climb:
         return near.charge - mean * (log_factor - near.log_factor)
 
     @cached_property
-    def _chosen(self) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
-        return balanced(self.expectation.tangent.training.data, self.examples)
+    def _chosen(self) -> list[Chosen]:
+        return balanced_by_shape(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected) -> float:
-        """What the expected loss of all examples is above that at w*, nats."""
-        tangent, (inputs, targets, weights) = self.expectation.tangent, self._chosen
-        likelihood = tangent.training.likelihood
+        """What the expected loss of all examples is above that at w*, nats; some examples at a time."""
+        model = self.expectation.posterior.model
+        each = OUTPUTS * model.width * DRAWN
+        generator = torch.Generator(model.network.like.device).manual_seed(self.seed)
+        total = 0.0
         with torch.no_grad():
-            h = tangent.outputs(inputs, found.mode.weights)
-            y = likelihood.canonical_targets(h, targets)
-            generator = torch.Generator(h.device).manual_seed(self.seed)
-            outputs = Moments(h, self._covariance(found, inputs)).sample(OUTPUTS, generator=generator)
-            losses = torch.stack([likelihood.nll(draw.double(), y) for draw in outputs]).mean(0)
-            excess = losses - likelihood.nll(h.double(), y)
-            return float(excess.view(len(targets), -1).sum(1) @ weights.to(excess))
+            for inputs, targets, weights in self._chosen:
+                for place, part in chunks(inputs, max(1, BYTES // each)):
+                    excess = self._excess_of(found, part, targets[place], generator)
+                    total += float(excess @ weights[place].to(excess))
+        return total
 
-    def _covariance(self, found: Expected, inputs: Inputs) -> Float[Tensor, "n *event c c"]:
-        """``J Λ⁻¹ Jᵀ`` of each example, in the precision of the network."""
+    def _excess_of(
+        self, found: Expected, inputs: Inputs, targets: Tensor, generator: torch.Generator
+    ) -> Float[Tensor, " n"]:
+        """The same of each of some examples, by draws of their outputs."""
+        tangent = self.expectation.tangent
+        likelihood = tangent.training.likelihood
+        h = tangent.outputs(inputs, found.mode.weights)
+        y = likelihood.canonical_targets(h, targets)
+        outputs = replace(self._outputs(found, inputs), mean=h).sample(OUTPUTS, generator=generator)
+        losses = torch.stack([likelihood.nll(draw.double(), y) for draw in outputs]).mean(0)
+        excess = losses - likelihood.nll(h.double(), y)
+        return excess.view(len(targets), -1).sum(1)
+
+    def _outputs(self, found: Expected, inputs: Inputs) -> Moments | WideMoments:
+        """Outputs with the covariance ``J Λ⁻¹ Jᵀ`` of each example, in the precision of the network."""
         posterior, state = self.expectation.posterior, found.state
         if state.draws is None:
             choice = chosen(posterior, state.precisions, state.scale, ())
-            return posterior.outputs_each(inputs, [choice])[0].covariance
+            return posterior.outputs_each(inputs, [choice])[0]
         draws = self.expectation.prior(state).inverse_root() @ state.draws
-        moved = posterior.pushed(inputs, draws)[1]
-        return moved @ moved.mT / draws.shape[1]
+        mean, moved = posterior.pushed(inputs, draws)
+        return FactorMoments(mean, moved / draws.shape[1] ** 0.5)

@@ -155,7 +155,7 @@ def held_out(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]
     gaps = max(1, math.ceil((high - low) / (spacing * math.log(10)) - 1e-9))
     nodes: list[float] = np.linspace(high, low, 1 + gaps + -gaps % multiple).tolist()
     c = posterior.model.event[-1]  # outputs of a position, of which an example may have several
-    each = (len(nodes) if exact else 1) * c ** (1 if posterior.wide else 2) * posterior.network.like.itemsize
+    each = (len(nodes) if exact else 1) * posterior.moment_numbers * posterior.network.like.itemsize
     room, there = min(POSITIONS, max(LEAST, BYTES // each)), posterior.model.width // c
     if (
         there <= PLACES

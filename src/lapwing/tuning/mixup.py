@@ -63,7 +63,9 @@ class Mixup:
     where the other class does. Both numbers were chosen on the networks on which ``studies.tuning`` reports, two
     ResNet-20 and small networks on images and tables: they are no independent test of them.
 
-    Tokens are mixed where they become numbers, behind the embedding, if the network has one and a single input.
+    Tokens are mixed where they become numbers, behind the embeddings that read them as they are, if all sequences have
+    one length. Of several inputs, such as tokens and their mask, those of numbers are mixed too; others, the mask among
+    them, are those of the larger share.
 
     Where mixtures want no uncertainty, the prior becomes so strong that predictions are the network's, with a warning.
     Short-trained networks are often calibrated already; it is the overfitted that gain.
@@ -82,7 +84,7 @@ class Mixup:
 
     Cost:
         Two passes over the training data, which only read them, about one forward pass and three predictions of
-        ``examples`` inputs; of tokens one pass more.
+        ``examples`` inputs; of tokens one pass more. Memory of many outputs as ``Validation``.
 
     Example:
         >>> import lapwing as lw
@@ -150,7 +152,7 @@ def blending(posterior: Posterior) -> Generator[Blend]:
         return
     tokens = pairs_of_tokens(posterior)
     if tokens is None:
-        expected = "inputs that can be mixed: floating-point numbers, or one tensor of tokens"
+        expected = "inputs that can be mixed: floating-point numbers, or tokens of one length that an embedding reads"
         raise UnsupportedError(expected, "others", CURE)
     with tokens.open():
         yield tokens

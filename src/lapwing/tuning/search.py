@@ -15,7 +15,7 @@ from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError,
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
-from lapwing.predictive import Link, Moments, WideMoments, held_out_losses, spread, with_spread
+from lapwing.predictive import Link, Moments, WideMoments, held_out_losses
 from lapwing.tuning.choices import P, chosen, measured, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 
@@ -182,7 +182,7 @@ class HeldOutSearch(Generic[P]):
         if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
             noise = noise_factor(self.data, likelihood, moments)
             likelihood = likelihood.scaled(noise)
-            moments = [with_spread(part, spread(part) / noise) for part in moments]
+            moments = [part.widened(1 / noise) for part in moments]
         plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
         found: list[Tried] = []
         for link in links:

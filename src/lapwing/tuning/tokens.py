@@ -1,87 +1,168 @@
-"""Mixing sequences of tokens where they become numbers: behind the network's embedding."""
+"""Mixing sequences of tokens where they become numbers: behind the network's embeddings."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from lapwing.ground.data import Data, Inputs, count, over_tensors, take
 from lapwing.posteriors import Posterior
+
+FEW = 8
+"""Examples by which it is seen which inputs an embedding reads."""
+
+Key = str | int
+"""Of one entry of the inputs: the name of a keyword argument, or the place of a positional one."""
 
 
 @final
 class TokenPairs:
     """Puts the tokens of two examples side by side, and mixes them behind an embedding while it is ``open``.
 
-    ``share * E[one] + (1 - share) * E[other]`` replaces what the embedding E returns. The module is the caller's, and
-    meanwhile reads ordinary tokens as ever; a thread sees the pairs that it passed itself.
+    ``share * E[one] + (1 - share) * E[other]`` replaces what an embedding E returns for tokens. Inputs of
+    floating-point numbers are mixed as they are; others, such as masks, are those of ``one``, which has the larger
+    share and the label. The module is the caller's, and meanwhile reads ordinary tokens as ever; a thread sees the
+    pairs that it passed itself.
 
     Args:
-        module: The network, whose one input is a tensor of integers.
-        axes: Axes of that input.
-        table: The embedding.
+        module: The network.
+        axes: Axes of each entry of its inputs that an embedding reads, by the key of the entry.
     """
 
-    def __init__(self, module: nn.Module, axes: int, table: nn.Embedding) -> None:
-        self.module, self.axes, self.table = module, axes, table
+    def __init__(self, module: nn.Module, axes: Mapping[Key, int]) -> None:
+        self.module, self.axes = module, dict(axes)
         self.share = 1.0
         self.now = threading.local()
 
-    def __call__(self, one: Tensor, other: Tensor, share: float) -> Tensor:
+    def __call__(self, one: Inputs, other: Inputs, share: float) -> Inputs:
         """Pairs that the network reads as mixtures of this share, until another is asked for."""
         self.share = share
-        return torch.stack([one, other], 1)
+        others = entries(other)
+        mixed = {key: self._paired(key, value, others[key]) for key, value in entries(one).items()}
+        return with_entries(one, mixed)
+
+    def _paired(self, key: Key, one: Any, other: Any) -> Any:
+        if key in self.axes:
+            return torch.stack([one, other], 1)
+        if isinstance(one, Tensor) and one.is_floating_point():
+            return self.share * one + (1 - self.share) * other
+        return one
 
     @contextmanager
     def open(self) -> Generator[TokenPairs]:
-        """Hooks on the network and its embedding, removed at the end, whatever happens."""
-        handles = [
-            self.module.register_forward_pre_hook(self._first_of_pairs),
-            self.table.register_forward_pre_hook(self._both),
-            self.table.register_forward_hook(self._mixture),
-        ]
+        """Hooks on the network and its embeddings, removed at the end, whatever happens."""
+        handles = [self.module.register_forward_pre_hook(self._first_of_pairs, with_kwargs=True)]
+        for table in embeddings(self.module):
+            handles.append(table.register_forward_pre_hook(self._both))
+            handles.append(table.register_forward_hook(self._mixture))
         try:
             yield self
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _first_of_pairs(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
-        paired = len(args) == 1 and isinstance(args[0], Tensor) and args[0].ndim == self.axes + 1
-        self.now.other = args[0][:, 1] if paired else None
-        return (args[0][:, 0],) if paired else None
+    def _first_of_pairs(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The first example of each pair, which the network reads; both are noted for its embeddings."""
+        pairs: list[tuple[Tensor, Tensor]] = []
+
+        def first(key: Key, value: Any) -> Any:
+            if key not in self.axes or not isinstance(value, Tensor) or value.ndim != self.axes[key] + 1:
+                return value
+            one, other = (part.contiguous() for part in value.unbind(1))
+            pairs.append((one, other))
+            return one
+
+        self.now.pairs = pairs
+        positional = tuple(first(place, value) for place, value in enumerate(args))
+        return positional, {name: first(name, value) for name, value in kwargs.items()}
 
     def _both(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        return (torch.stack([args[0], self.now.other], 1),) if self._reads(args[0].shape) else None
+        other = self._partner(args[0])
+        return None if other is None else (torch.stack([args[0], other], 1),)
 
     def _mixture(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor | None:
-        shape = args[0].shape
-        if len(shape) != self.axes + 1 or not self._reads(torch.Size([shape[0], *shape[2:]])):
+        both = args[0]
+        if both.ndim < 2 or both.shape[1] != 2 or self._partner(both[:, 0]) is None:
             return None
         return self.share * output[:, 0] + (1 - self.share) * output[:, 1]
 
-    def _reads(self, shape: torch.Size) -> bool:
-        """Whether tokens of this shape are the first of pairs."""
-        other = getattr(self.now, "other", None)
-        return other is not None and other.shape == shape
+    def _partner(self, tokens: Tensor) -> Tensor | None:
+        """What is beside these tokens, if they are the first of pairs; not where they were cut or moved before."""
+        pairs: list[tuple[Tensor, Tensor]] = getattr(self.now, "pairs", [])
+        return next((other for one, other in pairs if same(one, tokens)), None)
 
 
 def pairs_of_tokens(posterior: Posterior) -> TokenPairs | None:
-    """Pairs for a network that embeds its one input, integers of one shape throughout; ``None`` for others."""
+    """Pairs for a network some of whose inputs, of one shape throughout, an embedding reads as they are.
+
+    ``None`` for others.
+
+    Cost:
+        A pass over the data, which only reads them, and a forward pass of a few examples.
+    """
     module = posterior.network.module
-    table = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
-    if table is None or posterior.data is None:
+    if posterior.data is None or not embeddings(module) or not of_one_shape(posterior.data):
         return None
-    shapes = {_shape(batch.inputs) for batch in posterior.data}
-    shape = shapes.pop()
-    return None if shapes or shape is None else TokenPairs(module, 1 + len(shape), table)
+    few = take(next(iter(posterior.data)).inputs, slice(0, FEW))
+    read = tokens_read(posterior, few)
+    axes = {key: value.ndim for key, value in entries(few).items() if any(same(value, tokens) for tokens in read)}
+    return TokenPairs(module, axes) if axes else None
 
 
-def _shape(inputs: Any) -> torch.Size | None:
-    """Shape of one example, if it is a tensor of integers."""
-    integers = isinstance(inputs, Tensor) and not inputs.is_floating_point() and not inputs.is_complex()
-    return inputs.shape[1:] if integers and inputs.dtype != torch.bool else None
+def tokens_read(posterior: Posterior, inputs: Inputs) -> list[Tensor]:
+    """What the embeddings of a network are given when it reads some inputs."""
+    read: list[Tensor] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        read.extend(value for value in args[:1] if isinstance(value, Tensor))
+
+    handles = [table.register_forward_pre_hook(note) for table in embeddings(posterior.network.module)]
+    try:
+        posterior.model.outputs(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return read
+
+
+def embeddings(module: nn.Module) -> list[nn.Embedding]:
+    """The embeddings of a network."""
+    return [part for part in module.modules() if isinstance(part, nn.Embedding)]
+
+
+def same(one: Any, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and the same values."""
+    alike = isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
+    return alike and torch.equal(one, other)
+
+
+def of_one_shape(data: Data) -> bool:
+    """Whether all examples have inputs of the same names and shapes."""
+    return len({shapes(batch.inputs) for batch in data}) == 1
+
+
+def shapes(inputs: Inputs) -> tuple[tuple[Key, tuple[int, ...]], ...]:
+    """The name and the shape of each entry for one example."""
+    examples = count(inputs)
+    tensors = [(key, value) for key, value in entries(inputs).items() if isinstance(value, Tensor)]
+    return tuple((key, tuple(v.shape[1:] if v.ndim and len(v) == examples else v.shape)) for key, v in tensors)
+
+
+def entries(inputs: Inputs) -> dict[Key, Any]:
+    """The entries of inputs by the names or the places at which a network is called with them."""
+    if isinstance(inputs, Mapping):
+        return {key: value for key, value in inputs.items()}
+    return dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+
+
+def with_entries(inputs: Inputs, values: Mapping[Key, Any]) -> Inputs:
+    """Inputs held as these are, with other entries."""
+    keys = iter(values)
+    return over_tensors(lambda _: values[next(keys)], inputs)

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.ground.data import Data
-from lapwing.ground.errors import ConfigError, TooLargeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced
+from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced, balanced_by_shape
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior
 from tests.operators import GramMatrix
@@ -184,3 +184,18 @@ def test_bad_options() -> None:
         lw.PivotedCholesky(0)
     with refused(ConfigError, "examples of at least 1"):
         lw.Subsample(0)
+
+
+def test_examples_of_several_shapes_are_chosen_shape_by_shape() -> None:
+    """Sequences of two lengths, each read in two batches, are not put together; every example stands for as many."""
+    lengths = (3, 4, 3, 4)
+    batches = [(torch.full((2, t), i), torch.full((2, t), i)) for i, t in enumerate(lengths)]
+    short, long = balanced_by_shape(Data(batches), 4)
+    assert torch.equal(short[0], short[1]) and short[0].shape[1] == 3 and long[0].shape[1] == 4
+    assert len(short[2]) + len(long[2]) == 4 and float(short[2].sum() + long[2].sum()) == 8.0
+    labels = [(torch.zeros(3, 2), torch.tensor([0, 0, 1])), (torch.zeros(2, 5), torch.tensor([1, 1]))]
+    parts = balanced_by_shape(Data(labels), 4)
+    assert [part[1].tolist() for part in parts] == [[0, 1, 0], [1]]
+    torch.testing.assert_close(torch.cat([part[2] for part in parts]), torch.tensor([1.0, 1.5, 1.0, 1.5]).double())
+    with pytest.raises(ShapeError, match="padding"):
+        balanced(Data(batches), 4)

@@ -66,6 +66,14 @@ def test_the_noise_of_a_scan_is_within_a_few_of_its_standard_errors(
     assert abs(found.value - std) < 3 * found.stderr < 0.5 * std
 
 
+def test_thin_structures_are_no_noise(generator: torch.Generator) -> None:
+    """A skull of less than a pixel: the power of the image falls slowly, which the scan tells."""
+    geometry = Parallel2d((16, 16), equidistant(12))
+    noisy, std = add_gaussian(Ellipses(scale=8.0).sinogram(geometry), 0.05, generator=generator)
+    found = noise_level(noisy, geometry)
+    assert abs(found.value - std) < 3 * found.stderr < 0.5 * std
+
+
 @pytest.mark.parametrize("shape", ["fan", "slices"])
 def test_the_noise_of_fans_and_slices_is_found_in_any_unit(shape: str, generator: torch.Generator) -> None:
     """Exact line integrals, no pixels: what pixels do not resolve is no noise."""
@@ -90,7 +98,7 @@ def test_the_likeliest_noise_is_that_of_dense_matrices(generator: torch.Generato
     values = torch.linspace(-9.0, 2.0, n, dtype=torch.float64).exp()
     kernel, eye = basis * values @ basis.mT, torch.eye(n, dtype=torch.float64)
     drawn = torch.randn(n, slices, generator=generator).double() * (4 * values + 0.05).sqrt()[:, None]
-    std, stderr = likeliest(values, drawn.square().mean(1), slices)
+    found = likeliest(values, drawn.square().mean(1), slices)
 
     def loss(logs: np.ndarray) -> float:
         v, s = np.exp(logs)
@@ -98,10 +106,10 @@ def test_the_likeliest_noise_is_that_of_dense_matrices(generator: torch.Generato
         return -float(density.log_prob((basis @ drawn).mT).sum())
 
     v, s = np.exp(minimize(loss, [1.0, -3.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-9}).x)
-    assert std == pytest.approx(math.sqrt(s), rel=1e-3)
+    assert found.std == pytest.approx(math.sqrt(s), rel=1e-3)
     parts = [torch.linalg.solve(v * kernel + s * eye, part) for part in (v * kernel, s * eye)]
     information = torch.tensor([[0.5 * slices * float((one * other.mT).sum()) for one in parts] for other in parts])
-    assert stderr == pytest.approx(0.5 * std * float(information.double().inverse()[1, 1].sqrt()), rel=1e-3)
+    assert found.stderr == pytest.approx(0.5 * found.std * float(information.double().inverse()[1, 1].sqrt()), rel=1e-3)
 
 
 def test_a_blank_scan_has_no_noise() -> None:

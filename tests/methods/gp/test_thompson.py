@@ -90,8 +90,8 @@ def test_what_is_no_search_of_one_output_is_refused() -> None:
         maximise(peak, start, BOX, search=100)
     with unchecked(), refused(ConfigError, "batch to be a whole number"):
         thompson(start, BOX, 2.0)
-    with unchecked(), refused(DataError, "a tensor of inputs [m, 2]. Got a ndarray"):
-        choose(start, x.numpy())
+    with unchecked(), refused(DataError, "numbers in values"):
+        choose(start, "x")
     with refused(ShapeError, "a process of one output. Got 2. Try a fit to the one to be largest"):
         choose(GP().fit((x, x)), x)
 

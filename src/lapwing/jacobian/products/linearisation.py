@@ -150,7 +150,7 @@ class Linearisation:
     @cached_property
     def work(self) -> Work:
         """What one example takes."""
-        columns = self.model.likelihood.thin_root(torch.zeros(1, *self.event))[..., 0, :].numel()
+        columns = self.event[:-1].numel() * self.likelihood.rank(self.event[-1])
         return Work(self.model, self.model.data.first(), columns)
 
     @cached_property

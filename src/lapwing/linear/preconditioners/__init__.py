@@ -8,10 +8,11 @@ costs a solve with P, which should be cheap beside a product with Λ.
 from __future__ import annotations
 
 from lapwing.linear.preconditioners.recipes import PivotedCholesky, Pivots, RankOne
-from lapwing.linear.preconditioners.rows import Subsample, TopRows, balanced
+from lapwing.linear.preconditioners.rows import Chosen, Subsample, TopRows, balanced, balanced_by_shape
 from lapwing.linear.problem import CurvatureRecipe, Known, Preconditioner, approximation
 
 __all__ = [
+    "Chosen",
     "CurvatureRecipe",
     "Known",
     "PivotedCholesky",
@@ -22,4 +23,5 @@ __all__ = [
     "TopRows",
     "approximation",
     "balanced",
+    "balanced_by_shape",
 ]

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, concatenated, over_tensors, take
-from lapwing.ground.errors import check_bytes, check_count
+from lapwing.ground.data import Data, Inputs, concatenated, over_tensors, take, tensors
+from lapwing.ground.errors import ShapeError, check_bytes, check_count
 from lapwing.ground.ranks import all_of, check_alone
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
@@ -166,21 +166,42 @@ def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor
     return cotangents.flatten(2).movedim(1, 0)
 
 
-def balanced(data: Data, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, " n"]]:
+Chosen: TypeAlias = tuple[Inputs, Tensor, Float[Tensor, " n"]]
+"""Inputs and targets of some examples, and for how many examples of the data each stands, float64 on the CPU."""
+
+
+def balanced(data: Data, examples: int) -> Chosen:
     """Examples from one pass over the data, as many of every label where targets are labels.
 
     Otherwise they are spread evenly. Ignored labels are left out. Of several processes all get the same, those of one
     that reads their parts one after the other.
 
     Returns:
-        Inputs, targets, and for how many examples each stands, float64 on the CPU: those of its label, where there are
-        labels; all together, for all that are not ignored.
+        Inputs, targets, and for how many examples each stands: those of its label, where there are labels; all
+        together, for all that are not ignored.
+
+    Raises:
+        ShapeError: If they have several shapes, see ``balanced_by_shape``.
+    """
+    parts = balanced_by_shape(data, examples)
+    if len(parts) > 1:
+        raise ShapeError(
+            "examples of one shape, to be put together",
+            f"examples of {len(parts)} shapes",
+            "padding them to one length",
+        )
+    return parts[0]
+
+
+def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
+    """The same examples in as many parts as they have shapes: sequences of several lengths are not put together.
+
+    Raises:
+        ShapeError: If they have several where several processes share the data.
     """
     position, there = data.span
     even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
-    inputs: list[Inputs] = []
-    targets: list[Tensor] = []
-    turns: list[Tensor] = []
+    found: dict[object, list[tuple[Inputs, Tensor, Tensor]]] = {}
     seen = Counter[int]()
     for batch in data:
         if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
@@ -190,18 +211,39 @@ def balanced(data: Data, examples: int) -> tuple[Inputs, Tensor, Float[Tensor, "
         position += len(batch)
         kept = (turn < examples).nonzero()[:, 0]
         if len(kept):
-            inputs.append(take(batch.inputs, kept.to(batch.targets.device)))
-            targets.append(batch.targets[kept.to(batch.targets.device)])
-            turns.append(turn[kept])
-    found, y, order = concatenated(inputs), torch.cat(targets), torch.cat(turns)
+            there_too = kept.to(batch.targets.device)
+            inputs, targets = take(batch.inputs, there_too), batch.targets[there_too]
+            shape = tuple(tuple(value.shape[1:]) for value in (*tensors(inputs), targets))
+            found.setdefault(shape, []).append((inputs, targets, turn[kept]))
+    parts = [_together(part) for part in found.values()]
     if data.shared:
-        found, y, order, seen = _of_all(data, found, y, order, seen, examples)
-    first = order.argsort(stable=True)[:examples].to(y.device)
-    chosen = y[first]
-    labels = chosen.tolist() if seen else [0] * len(chosen)
+        if len(parts) > 1:
+            raise ShapeError("examples of one shape in all processes", f"{len(parts)} shapes", "one process")
+        of_all = _of_all(data, *parts[0], seen, examples)
+        parts, seen = [of_all[:3]], of_all[3]
+    first = torch.cat([turns for _, _, turns in parts]).argsort(stable=True)[:examples]
+    labels = [0] * len(first)
+    if seen:
+        every = torch.cat([targets for _, targets, _ in parts])
+        labels = every[first.to(every.device)].tolist()
     total, taken = seen or Counter({0: there}), Counter(labels)
     weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
-    return take(found, first), chosen, weights * (total.total() / weights.sum())
+    weights *= total.total() / weights.sum()
+    chosen: list[Chosen] = []
+    start = 0
+    for inputs, targets, turns in parts:
+        own = (first >= start) & (first < start + len(turns))
+        place = (first[own] - start).to(targets.device)
+        start += len(turns)
+        if len(place):
+            chosen.append((take(inputs, place), targets[place], weights[own]))
+    return chosen
+
+
+def _together(parts: list[tuple[Inputs, Tensor, Tensor]]) -> tuple[Inputs, Tensor, Tensor]:
+    """Inputs, targets and turns of several batches of one shape."""
+    inputs, targets, turns = zip(*parts, strict=True)
+    return concatenated(list(inputs)), torch.cat(targets), torch.cat(turns)
 
 
 def _of_all(

@@ -63,12 +63,11 @@ def read_scan(path: str | Path, dtype: torch.dtype = torch.float32) -> Scan:
         raise DataError(expected, f"no file {path}", "its path")
     if path.is_dir() or path.suffix.lower() in TIFF:
         return Scan(_checked(_pages(path), path, dtype), None)
-    arrays = read_arrays(path, expected, "numpy.save or numpy.savez")
+    arrays = read_arrays(path, expected, "numpy.save or numpy.savez", names=("sinogram", "angles"))
     if "" in arrays:
         return Scan(_checked(arrays[""], path, dtype), None)
     if "sinogram" not in arrays:
-        got = f"{list(arrays)}"
-        raise DataError(f"an array named sinogram in {path}", got, "numpy.savez(path, sinogram=, angles=)")
+        raise DataError(f"an array named sinogram in {path}", "none", "numpy.savez(path, sinogram=, angles=)")
     sinogram = _checked(arrays["sinogram"], path, dtype)
     angles = in_radians(arrays["angles"]) if "angles" in arrays else None
     if angles is not None and len(angles) != len(sinogram):
