@@ -162,6 +162,26 @@ class TestResume:
         assert lw.tune(TOY.fit(structure), method).trace == whole.trace
         assert steps.calls - len(whole.trace) in (0, 1)  # the last step may be looked at twice
 
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        [
+            ({"noise": None}, "noise.data of shape"),
+            ({"draws": None}, "draws of shape"),
+            ({"weights": normal(3)}, "weights of shape"),
+            ({"precisions": normal(1).exp().float()}, "precisions of shape"),
+            ({"measured": None}, "measured of shape"),
+        ],
+    )
+    def test_a_state_that_lacks_a_part_or_has_another_type_is_refused(
+        self, change: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        posterior, written = TOY.fit(lw.MatrixFree()), list[State]()
+        monkeypatch.setattr(Checkpoint, "write", lambda _, state: written.append(state))
+        lw.tune(posterior, lw.EM(steps=1, checkpoint=tmp_path / "em", **SMALL))
+        monkeypatch.setattr(Checkpoint, "read", lambda *_: replace(written[-1], **change))
+        with refused(DataError, name):
+            lw.tune(posterior, lw.EM(steps=2, checkpoint=tmp_path / "em", **SMALL))
+
     def test_a_run_that_has_ended_is_read_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         method = lw.EM(checkpoint=str(tmp_path / "em"), **SMALL)
         once = lw.tune(TOY.fit(), method)

@@ -138,7 +138,7 @@ class EM:
             progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
-            DataError: If the data are not those of the fit.
+            DataError: If the data are not those of the fit, or the checkpoint lacks what the posterior needs.
             MismatchError: If the checkpoint is that of another run.
             UnsupportedError: If the posterior lacks its training data, or knows neither its evidence nor a solver.
 
@@ -156,7 +156,10 @@ class EM:
             if self.checkpoint is None
             else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, training))
         )
-        state = (file and file.read(like.device)) or expectation.first()
+        known = file.read(like.device) if file else None
+        if known is not None:
+            expectation.check(known)
+        state = known or expectation.first()
         if file:
             hint = "a checkpoint= on a disk that all processes share"
             check_alike(training.data.shared, len(state.trace), "steps so far", hint)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.fold import check_same
 from lapwing.ground.data import Data, Source, Unpack, several
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
@@ -208,6 +208,37 @@ class Expectation(Generic[Q]):
                 known.append(posterior.problem.perturbation(fresh, generator=generator))
             noise = Perturbation.joined(known)
         return replace(state, noise=noise, draws=noise.prior)
+
+    def check(self, state: State) -> None:
+        """Refuses a state that this expectation cannot have left: parts that are missing, of other sizes or types.
+
+        Args:
+            state: From a file.
+
+        Raises:
+            DataError: Naming the part.
+        """
+        precisions, weights = self.posterior.prior_precisions, self.tangent.training.weights
+        choices = len(precisions) + 1
+        drawn = solves(self.posterior)
+        noise = state.noise
+        like = {
+            "precisions": (state.precisions, (len(precisions),), precisions.dtype, True),
+            "scale": (state.scale, (), precisions.dtype, True),
+            "measured": (state.measured, (choices,), precisions.dtype, bool(state.trace) or state.settled),
+            "moves": (state.moves, (choices,), precisions.dtype, bool(state.trace)),
+            "weights": (state.weights, (len(weights),), weights.dtype, bool(state.trace)),
+            "noise.data": (noise and noise.data, (len(weights), self.samples), weights.dtype, drawn),
+            "noise.prior": (noise and noise.prior, (len(weights), self.samples), weights.dtype, drawn),
+            "draws": (state.draws, (len(weights), self.samples), weights.dtype, drawn),
+        }
+        for name, (value, shape, dtype, needed) in like.items():
+            if value is None and not needed:
+                continue
+            if value is None or tuple(value.shape) != shape or value.dtype != dtype:
+                got = "none" if value is None else f"{list(value.shape)} of {value.dtype}"
+                expected = f"{name} of shape {list(shape)} and {dtype} in the checkpoint"
+                raise DataError(expected, got, "another checkpoint=, or deleting the file")
 
     def prepare(self) -> None:
         """Make what solves share: the same wherever a run goes on, so that the same numbers follow.
