@@ -21,8 +21,8 @@ from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, with_tables
 
-PATIENCE = 900.0
-"""Seconds a step may take."""
+PATIENCE = 600.0
+"""Seconds after which a process that says nothing is ended; steps are interrupted long before."""
 
 LIMIT = 12.0
 """GiB that a process may take."""
@@ -81,7 +81,8 @@ def line_of(steps: Sequence[Row]) -> Row:
         if row["seconds"] is None:
             line[row["step"]] = row["note"]
         elif "passes" in row:
-            line[row["step"]] = f"{row['seconds']:.2g} ({row['passes']:.2g})"
+            stopped = ", interrupted" if row.get("interrupted") else ""
+            line[row["step"]] = f"{row['seconds']:.2g} ({row['passes']:.2g}{stopped})"
         if "forecast" in row:
             told.append((row["forecast"], row["came"]))
     for name in ("peak_mib", "silence"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,9 @@ FITTED, PREDICTED = 64, 64
 """Examples of a fit, and of the larger prediction."""
 
 BATCH = 16
+
+LONGEST = 180.0
+"""Seconds after which a step is interrupted, as by Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -339,13 +343,24 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     ends: list[float] = []
+    interrupted: list[float] = []
+
+    def interrupt(*_: Any) -> None:
+        interrupted.append(time.perf_counter())
+        raise KeyboardInterrupt
 
     def timed() -> Any:
         ends.append(time.perf_counter())
+        signal.setitimer(signal.ITIMER_REAL, LONGEST)
         try:
             return work()
+        except KeyboardInterrupt:
+            raise TimeoutError(f"not done after {LONGEST:g} s") from None
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             ends.append(time.perf_counter())
+
+    signal.signal(signal.SIGALRM, interrupt)
 
     before, sys.stderr = sys.stderr, terminal
     try:
@@ -358,6 +373,8 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
     told = {bar: (each.left, each.moved - each.told) for bar, each in terminal.forecasts.items()}
     longest = max(told.values(), default=None)
     facts = {} if longest is None else {"forecast": longest[0], "came": longest[1]}
+    if interrupted:
+        facts["interrupted"] = True
     meter.tell(name, silence=silence, said=logged.getvalue(), forecasts=told, **facts)
     return found
 
