@@ -84,6 +84,8 @@ def test_arrays_are_columns(folder: Path) -> None:
         (["fit", "other.csv", "--target", "y"], "x,y\n1,2\n", "four rows or more"),
         (["fit", "other.csv", "--target", "y"], "x,y\n", "rows below the header"),
         (["fit", "other.csv", "--target", "y"], "x,y,y\n1,2,3\n", "none or several of y. Try names among x, y, y"),
+        (["fit", "other.csv", "--target", "y"], "x;y\n1;2\n", "Try commas between columns, not as in 'x;y'"),
+        (["fit", "other.csv", "--target", "y"], "", "Try a first line that names the columns"),
         (["fit", "nothere.csv", "--target", "y"], "", "nothere.csv to be read or written"),
         (["fit", "data.csv", "--target", "y", "--held-out", "1.5"], "", "held_out between 0 and 1"),
         (["fit", "data.csv", "--target", "y", "--columns", "width", "--out", "data.csv"], "", "data.csv to be read or"),

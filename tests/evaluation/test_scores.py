@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, Poisson
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.evaluation.baselines import Map
@@ -64,6 +65,9 @@ class TestClasses:
         )
         sure = [1 - posterior.predict(x).confidence for x in (case.x, foreign)]
         assert scores["ood_auroc"] == pytest.approx(auroc(*sure), rel=1e-9)
+        for alone in (foreign, foreign.numpy(), [foreign[:1], foreign[1:]], DataLoader(TensorDataset(foreign))):
+            again = lw.evaluate(posterior, case.batches(4), ood=alone)
+            assert again["ood_auroc"] == pytest.approx(scores["ood_auroc"], rel=1e-12)
         assert {**scores, "ood_auroc": 0} == {**lw.evaluate(posterior, case.batches()), "ood_auroc": 0}
 
     @pytest.mark.parametrize("name", ["tokens", "pixels"])

@@ -175,6 +175,7 @@ class TestNumbers:
             ([["a"]], "such as np.str_('a')"),
             ([[1.0], [2.0, 3.0]], "rows of one length"),
             (Frame(), "columns of different names"),
+            (np.ma.masked_array([1.0, 1e9, 2.0], [False, True, False]), "numbers in values. Got 1 masked"),
         ],
     )
     def test_are_numbers(self, values: Any, says: str) -> None:

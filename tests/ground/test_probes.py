@@ -70,6 +70,13 @@ def test_a_seed_is_no_generator() -> None:
             draw()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_poisson_counts_in_half_precision(dtype: torch.dtype, generator: torch.Generator) -> None:
+    counts = probes.poisson(torch.full((4000,), 100.0, dtype=dtype), generator=generator)
+    assert counts.dtype == dtype
+    assert abs(float(counts.double().mean()) - 100) < 5 * 10 / 4000**0.5
+
+
 def test_poisson_counts_are_normal_where_no_whole_number_is_as_large(generator: torch.Generator) -> None:
     means = torch.tensor([3.0, 1e16, 1e30, math.inf]).double().expand(4000, 4)
     counts = probes.poisson(means, generator=generator)

@@ -41,3 +41,24 @@ def test_nobody_is_asked_to_file_an_issue(call: Any, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO, "lapwing"):
         call()
     assert "allclose isn't supported yet" in caplog.text and "issue" not in caplog.text
+
+
+class Recurrent(nn.Module):
+    """An LSTM in float32, whose fused kernel PyTorch vectorises by a loop, and warns of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.cell(x)[0][:, -1])
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_a_fused_kernel_is_no_warning_of_pytorchs(tuned: bool, recwarn: pytest.WarningsRecorder) -> None:
+    torch.manual_seed(0)
+    posterior = lw.Laplace(lw.Categorical()).fit(Recurrent().eval(), (torch.randn(5, 2, 3), Y))
+    if tuned:
+        lw.tune(posterior, lw.ELBO())
+    posterior.predict(torch.randn(2, 2, 3))
+    assert not [str(each.message) for each in recwarn if "performance drop" in str(each.message)]

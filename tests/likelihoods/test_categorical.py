@@ -121,6 +121,8 @@ def test_targets_of_another_likelihood_are_refused() -> None:
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3))
     with pytest.raises(DataError, match="one-hot"):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.eye(3))
+    with pytest.raises(ShapeError, match=r"targets\.argmax\(-1\) for one-hot labels"):
+        LIKELIHOOD.canonical_targets(logits(3, 3), torch.eye(3, dtype=torch.long))
     with pytest.raises(ShapeError, match=r"shape \[3\]\. Got shape \[3, 1\]\. Try targets.squeeze\(-1\)"):
         LIKELIHOOD.canonical_targets(logits(3, 3), torch.zeros(3, 1, dtype=torch.long))
     with pytest.raises(ShapeError, match=r"targets of shape \[2, 5\]\. Got shape \[2\]"):

@@ -67,6 +67,11 @@ def test_integer_targets_are_refused(dtype: torch.dtype) -> None:
         Gaussian().canonical_targets(torch.zeros(3, 1), torch.zeros(3, dtype=dtype))
 
 
+def test_complex_targets_are_refused() -> None:
+    with pytest.raises(DataError, match=r"real targets for Gaussian. Got targets of type torch.complex64"):
+        Gaussian().canonical_targets(torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.complex64))
+
+
 def test_a_factor_of_the_noise_is_found_again() -> None:
     for start in (Gaussian(4.0, weight=3.0), Gaussian((4.0, 0.25))):
         louder = start.scaled(0.3)

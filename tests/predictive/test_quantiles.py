@@ -43,6 +43,13 @@ def test_ends_are_the_smallest_counts_that_are_likely_enough(level: float) -> No
             assert k == 0 or share_below(k - 1, *case) <= tail + slack
 
 
+@pytest.mark.parametrize("log_rate", [40.0, 300.0])
+def test_counts_beyond_all_whole_numbers_have_the_interval_of_their_rate(log_rate: float) -> None:
+    many = counts([(log_rate, 0.01)])
+    for found, expected in zip(many.interval(0.9), many.interval(0.9, noise=False), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0.1 / 64, atol=0.0)
+
+
 def test_draws_and_pieces_agree_with_sampled_counts(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import TooLargeError
 from lapwing.predictive import (
     BasisMoments,
+    Counts,
     FactorMoments,
     Moments,
     WideMoments,
@@ -68,6 +69,13 @@ def test_every_answer_is_that_of_the_covariance(name: str) -> None:
     drawn = wide.sample(20000, generator=torch.Generator().manual_seed(1)) - wide.mean
     spread = torch.einsum("sntc,sntd->ntcd", drawn, drawn) / len(drawn)
     close(spread, covariance, rtol=0, atol=0.06 * float(covariance.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["alone", "some", "all", "factor"])
+def test_counts_have_the_covariance_of_their_log_rates(name: str) -> None:
+    wide = cases(scale=0.1)[name]
+    close: Callable[..., None] = torch.testing.assert_close
+    close(Counts.of(wide).covariance, Counts.of(wide.written).covariance)
 
 
 @pytest.mark.parametrize("name", ["alone", "some", "all", "factor"])

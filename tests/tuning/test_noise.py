@@ -200,3 +200,14 @@ def test_batches_of_tensors_are_put_together_and_others_are_not() -> None:
     assert [len(batch) for batch in gathered(posterior.training.data, 50)] == [50, 10]
     ragged = [(normal(2, 3, 4), normal(2, 3)), (normal(2, 5, 4), normal(2, 5)), (normal(3, 5, 4), normal(3, 5))]
     assert [len(batch) for batch in gathered(Data(ragged), 50)] == [2, 5]
+
+
+def test_draws_under_a_prior_of_several_precisions_give_each_output_its_share() -> None:
+    x, y = normal(12, INPUTS, seed=1), normal(12, 3, seed=2)
+    prior = lw.DiagonalPrior(torch.tensor([100.0, 1.0, 0.01]).double().repeat_interleave(INPUTS))
+    model = seeded(lambda: nn.Linear(INPUTS, 3, bias=False))
+    drawn, exact = (
+        lw.EM(samples=256).own_noises(lw.Laplace(lw.Gaussian(), structure=structure, prior=prior).fit(model, (x, y)))
+        for structure in (lw.MatrixFree(lw.CG()), FULL)
+    )
+    torch.testing.assert_close(drawn, exact, rtol=0.1, atol=0.0)

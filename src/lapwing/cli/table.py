@@ -33,7 +33,9 @@ def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
     names = names_of(path)
     absent = [name for name in columns if names.count(name) != 1]
     if absent or not columns:
-        hint = f"names among {', '.join(names[:9])}"
+        hint = f"names among {', '.join(names[:9])}" if any(names) else "a first line that names the columns"
+        if any(mark in name for name in names for mark in ";\t"):
+            hint = f"commas between columns, not as in {names[0]!r:.40}"
         raise DataError(f"one column of each name in {path}", f"none or several of {', '.join(absent)}", hint)
     places = [names.index(name) for name in columns]
     if path.suffix == ".npz":

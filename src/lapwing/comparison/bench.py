@@ -18,7 +18,7 @@ from torch import nn
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
-from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated
+from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated, inputs_of
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
@@ -57,7 +57,7 @@ class Bench:
 
     train: Source
     test: Source
-    ood: Source | None
+    ood: Source | Inputs | None
     output: Output
     unpack: Unpack | None
     link: Link | None
@@ -115,7 +115,7 @@ class Bench:
     def _points(self) -> Inputs:
         """All inputs that scores are taken at."""
         sources = [source for source in (self.test, self.ood) if source is not None]
-        return concatenated([batch.inputs for source in sources for batch in Data(source, unpack=self.unpack)])
+        return concatenated([inputs for source in sources for inputs in inputs_of(source, self.unpack)])
 
     def _whole(self) -> tuple[Inputs, torch.Tensor]:
         """The training data in one batch."""

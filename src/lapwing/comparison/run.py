@@ -11,7 +11,7 @@ from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Inputs, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.output import Output
@@ -32,7 +32,7 @@ def compare(
     *,
     methods: Mapping[str, Contender] | None = None,
     tunings: Mapping[str, Method] | None = None,
-    ood: Source | None = None,
+    ood: Source | Inputs | None = None,
     validation: Source | None = None,
     likelihood: Likelihood | None = None,
     output: Output = None,

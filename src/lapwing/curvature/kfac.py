@@ -132,7 +132,7 @@ class KroneckerSum:
         if data.shared:
             for moment in self._moments:
                 data.added(moment.total)
-            if costly := [moment for moment in self._moments if moment.cost]:
+            if costly := [moment for moment in self._moments if moment.effort]:
                 decompose_dealt(costly)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))

@@ -161,7 +161,8 @@ def decompose_dealt(moments: Sequence[Moment]) -> None:
     Cost:
         The time of the decompositions over the number of processes; a broadcast of each, with all pairs m² numbers.
     """
-    like, owners = moments[0].total, shares([moment.cost for moment in moments])
+    like = moments[0].total
+    owners = shares([moment.effort for moment in moments])
     own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
     found: dict[int, Any] = all_or_none(lambda: dict(zip(own, decompose([moments[i] for i in own]), strict=True)))
     known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})

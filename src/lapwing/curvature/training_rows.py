@@ -167,7 +167,8 @@ class FeatureRows(TrainingRows):
 
     def pull(self, model: Model, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
         """See ``TrainingRows``; the network is not called."""
-        parts, total = self._by_example(block), block.new_zeros(model.network.size, block.shape[1])
+        parts = self._by_example(block)
+        total = block.new_zeros(model.network.size, block.shape[1])
         for place in self._places(model):
             factor = self.factor(model, place).for_products()
             total += model.network.joined([(factor.names, factor.pull(parts[place]))], 0)
@@ -299,9 +300,9 @@ def hides_inputs(forward: Pass) -> bool:
     Args:
         forward: Some examples in a network whose outputs one layer makes.
     """
-    network, (layer,) = forward.network, forward.survey.layers
+    (layer,) = forward.survey.layers
     own = layer.names[0].rpartition(".")[0]
-    if all(name.rpartition(".")[0] == own for name in network.fixed):
+    if all(name.rpartition(".")[0] == own for name in forward.network.fixed):
         return False
     features = forward.head.a[:LOOKED_AT].flatten(1)
     for value in tensors(forward.inputs):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation import metrics
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data import Data, Inputs, Source, Unpack, inputs_of
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
@@ -93,7 +93,7 @@ def evaluate(
     predictor: Predictor,
     data: Source,
     *,
-    ood: Source | None = None,
+    ood: Source | Inputs | None = None,
     unpack: Unpack | None = None,
     progress: bool | None = None,
     **options: Any,
@@ -103,7 +103,7 @@ def evaluate(
     Args:
         predictor: A posterior, or a baseline such as ``Map(model)``.
         data: Held-out data: a loader, or a pair of tensors.
-        ood: Data from elsewhere; their targets are ignored.
+        ood: Data from elsewhere, or their inputs alone; targets are ignored.
         unpack: Splits one element of a loader.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
@@ -132,7 +132,7 @@ def evaluate(
     check_predictor(predictor, options)
     with working("evaluate", progress):
         kept = _gathered(predictor, data, unpack, options)
-        outside = None if ood is None else _gathered(predictor, ood, unpack, options, False)
+        outside = None if ood is None else _uncertainties(predictor, ood, unpack, options)
     targets, scores = kept["targets"], dict[str, float]()
     if "probs" in kept:
         scores = _classification(kept["probs"], targets)
@@ -145,7 +145,7 @@ def evaluate(
             "picp": metrics.picp(kept["low"], kept["high"], targets),
         }
     if outside is not None:
-        scores["ood_auroc"] = metrics.auroc(kept["uncertainty"], outside["uncertainty"])
+        scores["ood_auroc"] = metrics.auroc(kept["uncertainty"], outside)
     return Scores(scores)
 
 
@@ -154,19 +154,24 @@ def _gathered(
     data: Source,
     unpack: Unpack | None,
     options: Mapping[str, Any],
-    with_targets: bool = True,
 ) -> dict[str, Tensor]:
     """What the scores need of all predictions, on the CPU; a batch's outputs and their covariance go with the batch."""
     columns: dict[str, list[Tensor]] = {}
     for batch in Data(data, unpack=unpack):
         prediction = predictor.predict(batch.inputs, **options)
+        targets = canonical_targets(predictor.likelihood, prediction, batch.targets)
         found = {"uncertainty": _uncertainty(prediction)}
-        if with_targets:
-            targets = canonical_targets(predictor.likelihood, prediction, batch.targets)
-            found |= _scored(prediction, targets, options.get("generator"))
+        found |= _scored(prediction, targets, options.get("generator"))
         for name, values in found.items():
             columns.setdefault(name, []).append(values.cpu())
     return {name: torch.cat(parts) for name, parts in columns.items()}
+
+
+def _uncertainties(
+    predictor: Predictor, inputs: Source | Inputs, unpack: Unpack | None, options: Mapping[str, Any]
+) -> Tensor:
+    """How unsure each prediction is, on the CPU."""
+    return torch.cat([_uncertainty(predictor.predict(x, **options)).cpu() for x in inputs_of(inputs, unpack)])
 
 
 def _scored(prediction: Predictive, targets: Tensor, generator: torch.Generator | None) -> dict[str, Tensor]:

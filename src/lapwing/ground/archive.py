@@ -68,7 +68,9 @@ class Tensors:
         name = spec.get("tensor") if isinstance(spec, dict) else None
         if not isinstance(name, str) or name not in self.named:
             raise DataError("the name of a tensor of the file", f"{spec!r:.60}", "saving it again")
-        value, axes, dtype = self.named[name].to(device), spec.get("axes"), spec.get("dtype")
+        value = self.named[name].to(device)
+        axes = spec.get("axes")
+        dtype = spec.get("dtype")
         if value.dtype == torch.int32 and dtype == "int64":
             value = value.long()
         if _name(value.dtype) != dtype:

@@ -86,8 +86,8 @@ class Data:
 
     def __post_init__(self) -> None:
         whole = isinstance(self.source, Tensor | Mapping) or is_array(self.source)
-        one = self.unpack is None and whole  # whose rows and keys are no batches
-        readable = not one and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
+        one_batch = self.unpack is None and whole  # whose rows and keys are no batches
+        readable = not one_batch and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
         if not readable:
             hint = "DataLoader(dataset), (x, y), or [batch] for one batch"
             raise DataError("a loader, a list of batches, or tensors (x, y)", describe(self.source), hint)
@@ -169,6 +169,42 @@ class Data:
         return list(source) if isinstance(source, Iterator) else source
 
 
+def inputs_of(source: Source | Inputs, unpack: Unpack | None = None) -> Iterator[Inputs]:
+    """The inputs of data whose targets nobody asks for, batch by batch; there may be none.
+
+    Args:
+        source: As for ``Data``; or inputs alone: those of all examples, or a loader of them.
+        unpack: As for ``Data``.
+
+    Raises:
+        DataError: If there are no examples.
+
+    Example:
+        >>> [x.shape for x in inputs_of(torch.zeros(300, 2))]
+        [torch.Size([150, 2]), torch.Size([150, 2])]
+        >>> [x.shape for x in inputs_of([torch.zeros(3, 2), (torch.ones(1, 2), torch.ones(1))])]
+        [torch.Size([3, 2]), torch.Size([1, 2])]
+    """
+    whole = isinstance(source, Tensor | Mapping) or is_array(source)
+    if unpack is None and whole and "labels" not in (source if isinstance(source, Mapping) else ()):
+        inputs = as_inputs(source)
+        yield from (part for _, part in chunks(inputs, PAIR_BATCH))
+    elif is_pair(source) or unpack is not None:
+        yield from (batch.inputs for batch in Data(cast(Source, source), unpack=unpack))
+    else:
+        seen = 0
+        for element in track(as_users_code(cast("Iterable[Any]", source)), "data", unit="batches"):
+            try:
+                inputs = split(element)[0]
+            except DataError:
+                alone = isinstance(element, list | tuple) and len(element) == 1
+                inputs = as_inputs(element[0] if alone else element)
+            seen += count(inputs)
+            yield inputs
+        if not seen:
+            raise DataError("at least one example", f"an empty {type(source).__name__}", "a loader of inputs")
+
+
 def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
     """The elements of a loader, each made under the default device that the user has."""
     with users_default_device():
@@ -221,8 +257,8 @@ def split(element: Any, unpack: Unpack | None = None) -> tuple[Inputs, Tensor]:
         pass  # rows of inputs, without targets
     elif isinstance(element, list | tuple) and len(element) >= 2 and is_targets(element[-1]):
         inputs = element[0] if len(element) == 2 else element[:-1]
-        several = isinstance(inputs, list) and not is_numbers(inputs)
-        return as_inputs(tuple(inputs) if several else inputs), as_tensor(element[-1])
+        positional = isinstance(inputs, list) and not is_numbers(inputs)
+        return as_inputs(tuple(inputs) if positional else inputs), as_tensor(element[-1])
     raise DataError("batches of (x, y) or mappings with 'labels'", describe(element), UNPACK)
 
 
@@ -295,7 +331,10 @@ def as_tensor(values: Any, like: Tensor | None = None) -> Tensor:
 
 
 def _numbers(values: Any, what: str) -> NDArray[Any]:
-    """An array of numbers."""
+    """An array of numbers, none of which is masked: NumPy would give what stands behind a mask."""
+    masked = int(np.ma.count_masked(values)) if isinstance(values, np.ma.MaskedArray) else 0
+    if masked:
+        raise DataError(f"numbers in {what}", f"{masked} masked ones", "leaving out rows with masked numbers")
     try:
         array = np.asarray(values)
     except ValueError as reason:  # lists of different lengths

@@ -110,6 +110,8 @@ def permutation(size: int, *, generator: torch.Generator | None = None) -> list[
 def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     """Poisson counts of these means, drawn on the generator's device; normal ones where no whole number is that large.
 
+    Those of half precision are drawn in float32, and rounded.
+
     Args:
         mean: Of each count, not negative.
         generator: Source of randomness; ``None`` draws from PyTorch's global one.
@@ -118,11 +120,11 @@ def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor
         >>> poisson(torch.zeros(2)).tolist()
         [0.0, 0.0]
     """
-    here = mean.to(device_of(generator))
+    here = mean.to(device_of(generator), torch.promote_types(mean.dtype, torch.float32))
     counts = torch.poisson(here.clamp(max=LARGE), generator=generator)
     large = here > LARGE
     if bool(large.any()):
         normal = gaussian(mean.shape, like=here, generator=generator)
         rounded = torch.where(here.isinf(), here, (here + here.sqrt() * normal).round())
         counts = torch.where(large, rounded, counts)
-    return counts.to(mean.device)
+    return counts.to(mean)

@@ -56,7 +56,8 @@ class Display:
     """
 
     def __init__(self, name: str, progress: bool | None = None) -> None:
-        self.name, self.progress = name, progress
+        self.name = name
+        self.progress = progress
         self.visible = visible(progress)
         self.lock = threading.RLock()
         """Of what is on the screen: the thread that works and the one that looks both write to it."""
@@ -166,11 +167,15 @@ class Bar:
         progress: bool | None = None,
         cheaper: str = "",
     ) -> None:
-        self.what, self.total, self.unit, self.progress = what, total, unit, progress
+        self.what = what
+        self.total = total
+        self.unit = unit
+        self.progress = progress
         self.done = done
         self.interrupted = False
         """Whether Ctrl-C ended something within, which may have kept what it had."""
-        self._most, self._alike = most, alike
+        self._most = most
+        self._alike = alike
         self._cheaper = cheaper
         self._begun = clock()
         self._first: tuple[int, float] | None = None

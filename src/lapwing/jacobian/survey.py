@@ -316,13 +316,10 @@ def unwrapped(model: nn.Module, call: str = "the trained nn.Module") -> nn.Modul
     if not isinstance(model, nn.Module):
         got = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise ConfigError("a network that is an nn.Module", got, call)
-    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-    inside = (
-        [model.module]
-        if parallel
-        else [getattr(model, name, None) for name in ("_orig_mod", "_checkpoint_wrapped_module")]
-    )
-    for inner in inside:
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module, call)
+    for name in ("_orig_mod", "_checkpoint_wrapped_module"):
+        inner = getattr(model, name, None)
         if isinstance(inner, nn.Module):
             return unwrapped(inner, call)
     check_usable(model)

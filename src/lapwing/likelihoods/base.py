@@ -179,6 +179,15 @@ class Likelihood(abc.ABC):
         """Columns of ``thin_root`` for so many outputs."""
         return outputs
 
+    @final
+    def root_columns(self, event: torch.Size) -> int:
+        """Columns of ``thin_root`` of one example, over all its positions.
+
+        Args:
+            event: Shape of its canonical outputs.
+        """
+        return event[:-1].numel() * self.rank(event[-1])
+
     def root_product(
         self,
         outputs: Float[Tensor, "*batch c"],

@@ -44,8 +44,8 @@ class Categorical(Likelihood):
         check_shape(
             targets,
             tuple(outputs.shape[:-1]),
-            "targets.squeeze(-1) for labels [n, 1], event_dim=1 for one label a token, or event_dim=2 for one a pixel "
-            "(with class_dim=1 where channels come first)",
+            "targets.squeeze(-1) for labels [n, 1], targets.argmax(-1) for one-hot labels, event_dim=1 for one label a "
+            "token, or event_dim=2 for one a pixel (with class_dim=1 where channels come first)",
         )
         return targets.to(device=outputs.device, dtype=torch.long)
 

@@ -30,6 +30,9 @@ class Elementwise(Likelihood, abc.ABC):
 
     def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
         """Targets ``[n, *event, m]`` in the dtype of the outputs; see ``Likelihood.canonical_targets``."""
+        if targets.is_complex():
+            hint = "torch.view_as_real(targets), for real and imaginary parts as outputs of their own"
+            raise DataError(f"real targets for {type(self).__name__}", f"targets of type {targets.dtype}", hint)
         if self.real and (is_integral(targets) or targets.dtype == torch.bool):
             raise DataError(
                 f"real targets for {type(self).__name__}",

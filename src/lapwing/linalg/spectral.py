@@ -267,13 +267,8 @@ class Moment:
             self.add_total(x @ x.mT)
 
     @property
-    def cost(self) -> int:
-        """Multiplications that ``decomposed`` takes, but for a factor; 0 where the sum is diagonal."""
-        return 0 if self.total.ndim == 1 else self.total.shape[-1] * self.total.numel()
-
-    @property
     def effort(self) -> int:
-        """Multiplications that ``decomposed`` will take, about; the sum stays as it is held. 0 where it was done."""
+        """Multiplications that ``decomposed`` will take, about; 0 where the sum is diagonal, or this was done."""
         if self._total is None:
             rows = len(self._columns[0]) if self._columns else 0
             columns = sum(x.shape[1] for x in self._columns)

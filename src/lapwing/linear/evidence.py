@@ -23,7 +23,6 @@ from lapwing.linalg.structured import positive
 EIGENVALUES = 2**16
 """Eigenvalues taken at a time: few enough to stay in a processor's cache."""
 
-
 LARGE = 512
 """Rows of a dense curvature from which its rank is looked at: all eigenvalues of fewer take a tenth of a second."""
 

@@ -129,8 +129,7 @@ class GGNProduct(Gram):
         Columns are ordered by example, event position, column of S: by the order of the data, which must be the same
         in each pass where the model does not keep what it needs of them.
         """
-        likelihood, event = self.model.likelihood, self.model.event
-        each = event[:-1].numel() * likelihood.rank(event[-1])
+        each = self.model.likelihood.root_columns(self.model.event)
         size = (self.shape[0], self.model.data.span[1] * each)
         return FunctionOperator(self._rooted, self._adjoint, size, self._like)
 
@@ -200,7 +199,8 @@ class GGNProduct(Gram):
             start += columns
 
     def _adjoint(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "r k"]:
-        likelihood, rows = self.model.likelihood, list[Tensor]()
+        likelihood = self.model.likelihood
+        rows = list[Tensor]()
         for chunk, h in self.visit(block.shape[1]):
             moved = chunk.push(block).movedim(0, -1)
             rows.append(likelihood.root_adjoint(h, chunk.targets, moved).flatten(0, -2))

@@ -193,7 +193,7 @@ class Posterior(NetworkPredictor, abc.ABC):
                 f"a {type(self).__name__} made otherwise",
                 "Laplace(...).fit, or one noise for all outputs, Gaussian(shared=True)",
             )
-        _ = self.model.data
+        _ = self.model.data  # refuses a posterior without its training data
         found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
         return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
 

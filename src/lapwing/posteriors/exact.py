@@ -40,8 +40,11 @@ JACOBIAN = 2**31
 DRAWS = 64
 """Draws of the weights that outputs are known by where it would take more."""
 
-BLOCK, COPIES = 2**28, 4
-"""Bytes that draws made at a time may take (256 MiB); float64 copies of one that are made on the way."""
+BLOCK = 2**28
+"""Bytes that draws made at a time may take (256 MiB)."""
+
+COPIES = 4
+"""Float64 copies of a draw that are made on the way."""
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
@@ -216,7 +219,8 @@ class WeightPosterior(ExactPosterior):
         logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
         generator = torch.Generator().manual_seed(0)
         together = max(1, BLOCK // (COPIES * 8 * self.network.size))
-        mean, columns = self.network.like, list[Tensor]()
+        mean = self.network.like
+        columns = list[Tensor]()
         with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
             for first in range(0, DRAWS, together):
                 deviations = self._deviations(min(together, DRAWS - first), generator)

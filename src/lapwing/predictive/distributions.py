@@ -207,7 +207,7 @@ class Counts(Shown):
 
     Args:
         log_rates: What is known of the outputs f.
-        rates: What is known of the rates e^f.
+        rates: What is known of the rates e^f; of outputs too many for a covariance a position, of each rate by itself.
 
     Example:
         >>> Counts(Moments.certain(torch.zeros(1, 1)), Moments.certain(torch.ones(1, 1))).variance
@@ -230,8 +230,7 @@ class Counts(Shown):
             spread = mean.square() * torch.expm1(outputs.variance)
             spread = _finite(spread, "variances of rates exp f", 2 * (outputs.mean + outputs.variance))
             return cls(outputs, BasisMoments(mean, spread))
-        rows = mean.reshape(outputs.matrix.shape[:-1])
-        matrix = rows[..., :, None] * rows[..., None, :] * torch.expm1(outputs.matrix)
+        matrix = _log_normal_covariance(mean.reshape(outputs.matrix.shape[:-1]), outputs.matrix)
         exponents = 2 * (outputs.mean + outputs.variance)
         covariance = _finite(matrix, "variances of rates exp f", exponents).reshape(outputs.covariance.shape)
         return cls(outputs, replace(outputs, mean=mean, covariance=covariance, factor=None))
@@ -243,7 +242,13 @@ class Counts(Shown):
 
     @property
     def covariance(self) -> Tensor:
-        """Covariance of the counts, diag(mean) + rate covariance (law of total variance)."""
+        """Covariance of the counts, diag(mean) + rate covariance (law of total variance).
+
+        Raises:
+            TooLargeError: If there are too many outputs for it.
+        """
+        if isinstance(self.log_rates, WideMoments):
+            return plus_diagonal(_log_normal_covariance(self.mean, self.log_rates.covariance), self.mean)
         return plus_diagonal(self.rates.covariance, self.mean)
 
     @property
@@ -301,6 +306,13 @@ class Counts(Shown):
         if not noise:
             return rates
         return probes.poisson(rates, generator=generator)
+
+
+def _log_normal_covariance(
+    mean: Float[Tensor, "*batch c"], covariance: Float[Tensor, "*batch c c"]
+) -> Float[Tensor, "*batch c c"]:
+    """That of numbers with these means whose logarithms have this covariance."""
+    return mean[..., :, None] * mean[..., None, :] * torch.expm1(covariance)
 
 
 def quantile_of_normal(probability: float) -> float:

@@ -120,11 +120,11 @@ def _labels(
     """Classes, or yes-or-no labels: a single logit has no pairs. Probabilities are in float32 at least."""
     many = isinstance(likelihood, Bernoulli)
     kind, stderr = MultiLabel if many else Classification, None
-    wide = at_least_single(outputs)
-    if isinstance(wide, Draws):
-        probs, s = likelihood.mean(wide.values), len(wide.values)
+    single = at_least_single(outputs)
+    if isinstance(single, Draws):
+        probs, s = likelihood.mean(single.values), len(single.values)
         return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
-    moments = wide.marginal()
+    moments = single.marginal()
     match link, many:
         case "mc", _:
             probs, stderr = monte_carlo(moments, samples, link=likelihood.mean, generator=generator)

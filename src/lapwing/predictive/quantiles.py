@@ -64,12 +64,16 @@ def count_quantile(
 def _bisected(
     rates: Float[Tensor, "nodes m"], weights: Float[Tensor, " nodes"], highest: Float[Tensor, " m"], probability: float
 ) -> Float[Tensor, " m"]:
-    """The smallest counts of at least this probability, none of which is above ``highest``."""
+    """The smallest counts of at least this probability, none of which is above ``highest``.
+
+    Beyond 2⁵³, where float64 has not every whole number, the smallest of those that it has.
+    """
     below = torch.full_like(highest, -1.0)
-    above = highest.ceil()
-    while bool((above - below > 1).any()):
-        middle = ((below + above) / 2).floor()
+    above = highest.clamp(max=torch.finfo(highest.dtype).max).ceil()
+    while True:
+        middle = (below + (above - below) / 2).floor()
+        if not bool(((below < middle) & (middle < above)).any()):
+            return above
         enough = weights @ torch.special.gammaincc(middle + 1, rates) >= probability
         above = torch.where(enough, middle, above)
         below = torch.where(enough, below, middle)
-    return above

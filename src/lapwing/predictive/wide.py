@@ -18,7 +18,6 @@ from lapwing.predictive.outputs import Draws, JointMoments, Moments
 MAX_BYTES = 2**30
 """Bytes that covariances made on request may take (1 GiB)."""
 
-
 CHUNK = 2**24
 """Bytes of their roots made at a time (16 MiB)."""
 

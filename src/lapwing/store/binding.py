@@ -15,7 +15,7 @@ from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
 from lapwing.ground.records import REPAIR
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.output import Output
+from lapwing.jacobian.network.output import Output, name_of
 from lapwing.store.fits import records
 
 NAMED = 4
@@ -74,11 +74,15 @@ class NetworkFields:
 def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
     parameters = parameters_of(network.module, network.names)
-    picked, function = network.output, None
-    if callable(picked):
-        picked, function = None, getattr(picked, "__qualname__", type(picked).__name__)
+    output = network.output
     kept = NetworkFields(
-        network.fingerprint(), network.size, network.names, network.index, parameters, picked, function
+        fingerprint=network.fingerprint(),
+        size=network.size,
+        uncertain=network.names,
+        index=network.index,
+        parameters=parameters,
+        output=None if callable(output) else output,
+        function=name_of(output) if callable(output) else None,
     )
     return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
 

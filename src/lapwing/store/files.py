@@ -194,11 +194,11 @@ def load(
         header = POSTERIOR.header(path)
         tensors = POSTERIOR.tensors(file_at(path), header)
         kind = str(header.get("posterior"))
-        if (model is None) != (kind in KINDS):
-            expected = "no network" if model is not None else "the network it was fitted to"
-            hint = "load(path)" if model is not None else "load(path, model)"
-            got = "one" if model is not None else "none"
-            raise MismatchError(f"{expected}, for '{path}' is a {kind:.40}", got, hint)
+        if model is None and kind not in KINDS:
+            expected = f"the network it was fitted to, for '{path}' is a {kind:.40}"
+            raise MismatchError(expected, "none", "load(path, model)")
+        if model is not None and kind in KINDS:
+            raise MismatchError(f"no network, for '{path}' is a {kind:.40}", "one", "load(path)")
         if model is None:
             return process_from(header, tensors, device)
         network = bound(header.get("network"), tensors, unwrapped(model), output)

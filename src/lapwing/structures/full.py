@@ -25,6 +25,7 @@ from lapwing.ground.errors import (
     check_positive,
 )
 from lapwing.ground.ranks import check_alone
+from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
@@ -158,7 +159,8 @@ class Full(Fits):
     def _record(self, task: Task) -> tuple[TrainingRows, Totals]:
         """The rows of the training data, and sums over them."""
         data = Fold(task.model, chunk_size(task.model, task.curvature))
-        by_features, options = task.model.survey.head, None
+        by_features = task.model.survey.head
+        options: ConvOptions | None = None
         inputs, features, cotangents = list[Inputs](), list[Tensor](), list[Tensor]()
         for forward, f, y in data:
             blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)

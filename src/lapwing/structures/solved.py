@@ -113,13 +113,13 @@ class Sampled(Fits):
         check_products(task)
         none = task.model.network.weights.new_empty(task.model.network.size, 0)
         totals = task.totals()
-        forewarn(task, self.solver, self.samples)
+        warn_of_memory(task, self.solver, self.samples)
         posterior = task.posterior(SampledPosterior, totals, self.solver, Perturbation(none, none))
         generator = torch.Generator().manual_seed(self.seed)
         return posterior.resampled(self.samples, max_bytes=self.max_bytes, generator=generator)
 
 
-def forewarn(task: Task, solver: Solver, draws: int) -> None:
+def warn_of_memory(task: Task, solver: Solver, draws: int) -> None:
     """Say what memory draws will take where that is much, before any is solved for.
 
     Args:

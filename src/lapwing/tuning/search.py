@@ -221,10 +221,12 @@ class HeldOutSearch(Generic[P]):
                 "Try bounds= that reach stronger priors"
             )
         elif winner.log_factor == grid[-1]:
+            weaker = winner.log_factor > math.log(WEAKEST) + CLOSE
+            cure = "bounds= that reach weaker priors" if weaker else OTHERWISE
             said = (
                 f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
-                "data want more uncertainty than that gives. Try "
-            ) + ("bounds= that reach weaker priors" if winner.log_factor > math.log(WEAKEST) + CLOSE else OTHERWISE)
+                f"data want more uncertainty than that gives. Try {cure}"
+            )
         else:
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)

@@ -148,6 +148,15 @@ def test_impossible_rays_are_named() -> None:
         count_photons(torch.tensor([0.0, -800.0]), 10.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_photons_behind_sinograms_in_half_precision_are_whole_numbers(
+    dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    counts = count_photons(torch.zeros(4000, dtype=dtype), 1e5, generator=generator)
+    assert counts.dtype == torch.float32 and bool((counts == counts.round()).all())
+    assert abs(float(counts.double().mean()) - 1e5) < 5 * (1e5 / 4000) ** 0.5
+
+
 def test_more_photons_than_whole_numbers_hold_are_counted(generator: torch.Generator) -> None:
     counts = count_photons(torch.zeros(50).double(), 2e19, generator=generator)
     assert float((counts / 2e19 - 1).abs().max()) < 6 / math.sqrt(2e19)

@@ -130,6 +130,14 @@ def test_the_evidence_by_products_has_the_exact_one_within_its_error() -> None:
     assert abs(float(found) - float(exact)) < 4 * found.stderr < 20  # type: ignore[union-attr]
 
 
+def test_the_error_of_the_evidence_by_products_is_how_far_its_values_are_apart() -> None:
+    found = [
+        GP(RBF(1.5), lw.Gaussian(NOISE), solver=lw.CG(), seed=seed).fit(data(c=2)).log_marginal() for seed in range(16)
+    ]
+    said = sum(each.stderr for each in found) / 16  # type: ignore[union-attr]
+    assert 1 / 1.5 < torch.tensor([float(each) for each in found]).std() / said < 1.5
+
+
 def test_sampled_functions_are_functions() -> None:
     (x, y), new = data(), normal(5, 3, seed=2)
     process = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y))
@@ -292,3 +300,12 @@ def test_functions_of_a_kernel_that_is_rounded_to_single_precision_are_drawn() -
     drawn, expected = rounded.sample_functions(500)(new), predicted(exact, new).outputs.marginal()
     torch.testing.assert_close(drawn.mean(0), expected.mean, rtol=0, atol=0.05)
     torch.testing.assert_close(drawn.var(0)[:, 0], expected.variance[:, 0], rtol=0.3, atol=0)
+
+
+def test_draws_that_are_off_by_more_than_the_noise_say_so() -> None:
+    """A tolerance of a hundredth of the function is ten times the noise, and variances are read from such draws."""
+    x = torch.linspace(0, 10, 60, dtype=torch.float64)[:, None]
+    recipe = GP(RBF(1.5), lw.Gaussian(1e6), solver=SDD(), mean="zero", samples=8)
+    with pytest.warns(ConvergenceWarning, match=r"standard deviations of the noise.* Try solver=SDD\(rtol=0\.000"):
+        found = recipe.fit((x, x.sin())).functions
+    assert found.solution.converged

@@ -61,13 +61,16 @@ def test_it_keeps_its_seconds_and_says_what_they_left_undone(monkeypatch: pytest
     monkeypatch.setattr(settings, "EXACT", 100)
     monkeypatch.setattr(regressor, "SMALL", 100)
     monkeypatch.setattr(regressor, "Subset", partial(lw.gp.Subset, 80))
+    searches, search = list[int](), lw.gp.Subset.tune
+    monkeypatch.setattr(lw.gp.Subset, "tune", lambda self, *args: (searches.append(self.steps), search(self, *args))[1])
     source = np.random.default_rng(0)
     x = source.normal(size=(400, 8))
     y = np.sin(x[:, 0]) + 1e-4 * source.normal(size=400)
     with pytest.warns(lw.ConvergenceWarning) as told:
         fitted = GPRegressor(seconds=1e-3).fit(x, y)
     messages = [str(each.message) for each in told]
-    assert any("seconds=0.001 allowed 1 steps" in message for message in messages)
+    assert any("seconds=0.001 allowed 1 of 100 steps" in message for message in messages)
+    assert searches == [1], "no step more where the first took longer than half of the seconds"
     begun = time.perf_counter()
     fitted.predict(x[:3], return_std=True)
     assert time.perf_counter() - begun < 1.0, "solves are made by fit"

@@ -143,6 +143,24 @@ def test_what_it_refuses() -> None:
         train_marginal(model, [], likelihood)
 
 
+class TwoHeads(nn.Module):
+    """Returns two tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 4).double(), nn.Linear(3, 2).double()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.left(x), self.right(x)
+
+
+@pytest.mark.parametrize("likelihood", [lw.Gaussian(), lw.Gaussian(shared=True)], ids=["own", "shared"])
+def test_one_of_several_outputs_is_trained(likelihood: lw.Gaussian) -> None:
+    result = train_marginal(seeded(TwoHeads), (normal(8, 3), normal(8, 2)), likelihood, output=1, epochs=12, settle=0)
+    assert isinstance(result.likelihood, lw.Gaussian)
+    assert isinstance(result.likelihood.precision, float) == likelihood.shared
+
+
 @pytest.mark.parametrize("updates", [ByEvidence(every=20), ByGradient()], ids=["evidence", "gradient"])
 def test_each_output_has_a_noise_of_its_own(updates: Any) -> None:
     x = normal(60, 3)
@@ -153,3 +171,21 @@ def test_each_output_has_a_noise_of_its_own(updates: Any) -> None:
     result = train_marginal(model, (x, y), lw.Gaussian(), updates=updates, **options)
     assert isinstance(result.likelihood, lw.Gaussian)
     assert result.likelihood.noise_std == pytest.approx(noises.tolist(), rel=0.25)
+
+
+class WithFeatures(nn.Module):
+    """A network that returns its features beside its outputs."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, self.network(x)
+
+
+def test_the_output_that_is_picked_has_the_noises() -> None:
+    model, _, x, y = case("gaussian")
+    result = train_marginal(WithFeatures(model), (x, y), lw.Gaussian(), output=1, epochs=3, warm_up=1)
+    assert isinstance(result.likelihood.noise_precision, tuple)
+    assert len(result.likelihood.noise_precision) == y.shape[1]

@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 from lapwing.ground.data import Batch, Inputs, chunks, count
 from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.spelled import without_advice
 from lapwing.jacobian.products.plain import Reverse
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class Copies:
     ) -> Tensor:
         """A function of one copy and some examples, for all copies; the same by ``plain`` where it is refused."""
         size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), without_advice():
             try:
                 return vmap(function, chunk_size=size)(*columns)
             except torch.OutOfMemoryError:

@@ -104,7 +104,17 @@ def _part(returned: Any, output: str | int) -> Any:
 
 
 def _named(output: Output) -> str:
-    return getattr(output, "__qualname__", type(output).__name__) if callable(output) else repr(output)
+    return name_of(output) if callable(output) else repr(output)
+
+
+def name_of(function: Callable[[Any], Tensor]) -> str:
+    """What a function that takes the output is called; of another callable its class.
+
+    Example:
+        >>> name_of(lambda returned: returned["logits"])
+        '<lambda>'
+    """
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def shown(returned: Any) -> str:

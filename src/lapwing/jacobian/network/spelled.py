@@ -101,9 +101,20 @@ SPELLED: dict[Callable[..., Any], Callable[..., Tensor]] = {
 
 
 @contextmanager
+def without_advice() -> Generator[None]:
+    """Operations that PyTorch cannot vectorise, such as its fused LSTM, go one by one and ask nobody to tell it so."""
+    with ALONE:
+        torch._C._functorch._set_vmap_fallback_warning_enabled(False)  # pyright: ignore
+        try:
+            yield
+        finally:
+            torch._C._functorch._set_vmap_fallback_warning_enabled(True)  # pyright: ignore
+
+
+@contextmanager
 def twice_differentiable() -> Generator[None]:
     """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
-    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut():
+    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut(), without_advice():
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:

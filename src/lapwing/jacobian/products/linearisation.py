@@ -150,8 +150,7 @@ class Linearisation:
     @cached_property
     def work(self) -> Work:
         """What one example takes."""
-        columns = self.event[:-1].numel() * self.likelihood.rank(self.event[-1])
-        return Work(self.model, self.model.data.first(), columns)
+        return Work(self.model, self.model.data.first(), self.likelihood.root_columns(self.event))
 
     @cached_property
     def executors(self) -> dict[Form, tuple[int, Prepare[Chunk]]]:

@@ -219,8 +219,8 @@ def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
     if data.shared:
         if len(parts) > 1:
             raise ShapeError("examples of one shape in all processes", f"{len(parts)} shapes", "one process")
-        of_all = _of_all(data, *parts[0], seen, examples)
-        parts, seen = [of_all[:3]], of_all[3]
+        inputs, targets, turns, seen = _of_all(data, *parts[0], seen, examples)
+        parts = [(inputs, targets, turns)]
     first = torch.cat([turns for _, _, turns in parts]).argsort(stable=True)[:examples]
     labels = [0] * len(first)
     if seen:

@@ -126,7 +126,8 @@ class SDD(Stochastic):
     ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        batch, step, deflation = self.batch, self.step, None
+        batch, step = self.batch, self.step
+        deflation: Deflation | None = None
         if step is None:
             deflation = Deflation.of(problem, min(self.rank, problem.size)) if self.rank else None
             batch, step = stable(problem, self.momentum, batch, generator, deflation)
@@ -146,7 +147,8 @@ class SDD(Stochastic):
         forget = min(1.0, WINDOW / self.steps)
         path = _Path(start, self.momentum, forget, deflation)
         n, noise = problem.size, problem.prior.values[:, None]
-        look, found = max(1, self.steps // LOOKS), Distance(torch.zeros(0), torch.zeros(0))
+        look = max(1, self.steps // LOOKS)
+        found = Distance(torch.zeros(0), torch.zeros(0))
         stopped: Stopped = "interrupted"
         bar = Bar("dual descent", most=self.steps, progress=self.progress)
         begun = time.perf_counter()
@@ -206,7 +208,8 @@ class _Path:
         self._share = 1 - (1 - forget) ** SKIPPED
         self._age = 0  # steps since the weighted sum was last rescaled
         self.taken = 0
-        self._deflation, self._apart = deflation, None
+        self._deflation = deflation
+        self._apart: _Path | None = None
         if deflation is not None:
             self._apart = _Path(start.new_zeros(len(deflation.values), start.shape[1]), momentum, forget)
 

@@ -165,7 +165,8 @@ class PrimalSGD(Stochastic):
                 return function_distance(problem, b, x)
             return induced.distance(problem, b, x, within)
 
-        x, taken, within = start, 0, self.rtol
+        x, taken = start, 0
+        within = self.rtol
         stopped: Stopped = "interrupted"
         bar = Bar("primal descent", most=self.steps, progress=self.progress)
         with suppress(KeyboardInterrupt), bar:
@@ -245,7 +246,10 @@ class InducingPoints:
         Cost:
             Three products with K; ten more for the error.
         """
-        gram, scale, points, noise = problem.curvature, problem.scale, self.points, problem.prior.values[:, None]
+        gram = problem.curvature
+        scale = problem.scale
+        noise = problem.prior.values[:, None]
+        points = self.points
 
         def precision(block: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
             whole = block.new_zeros(problem.size, block.shape[1]).index_copy_(0, points, block)

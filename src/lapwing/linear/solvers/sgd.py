@@ -108,7 +108,8 @@ class SGD(Stochastic):
         """
         generator = torch.Generator().manual_seed(self.seed)
         steps, step = self.survey(problem, 1, generator)
-        block, start = b[:, None], torch.zeros_like(b[:, None])
+        block = b[:, None]
+        start = torch.zeros_like(block)
         found = self._block(problem, block, start, steps=steps, step=step, generator=generator, judged=False)
         return replace(found, value=found.value[:, 0])
 

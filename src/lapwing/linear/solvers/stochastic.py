@@ -174,7 +174,8 @@ def function_distance(problem: Problem, b: Float[Tensor, "n k"], x: Float[Tensor
     Cost:
         A product with K.
     """
-    rest, unit = b - problem.precision @ x, problem.prior.values.sqrt()[:, None]
+    rest = b - problem.precision @ x
+    unit = problem.prior.values.sqrt()[:, None]
     return Distance(relative(rest, b), relative(rest / unit, b / unit))
 
 

@@ -29,6 +29,7 @@ from lapwing.ground.errors import (
 from lapwing.ground.progress import Bar, track
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import like_of
 from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
 from lapwing.methods.ct.observed import Measurement
 from lapwing.methods.ct.unet import dropping
@@ -148,7 +149,7 @@ class DeepImagePrior:
             A step: a forward and a backward pass, and a product with T and its adjoint.
         """
         check_positive("noise_std", noise_std, "0.05")
-        z = as_tensor(z, like=next(network.parameters(), None))
+        z = as_tensor(z, like=like_of(network))
         sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         rows, pixels = operator.shape

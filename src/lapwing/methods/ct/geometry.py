@@ -267,9 +267,8 @@ def in_radians(angles: Any) -> Float[Tensor, " angles"]:
     turns = float(theta.max() - theta.min()) > 2 * math.pi * (1 + 1e-6)
     whole = len(theta.unique()) >= WHOLE and bool((theta == theta.round()).all())
     if turns or whole:
-        came = f"from {float(theta.min()):g} to {float(theta.max()):g}, " + (
-            "whole numbers" if whole else "over a turn"
-        )
+        seen = "whole numbers" if whole else "over a turn"
+        came = f"from {float(theta.min()):g} to {float(theta.max()):g}, {seen}"
         hint = "Try torch.deg2rad(angles) if they are, or angles % (2 * torch.pi)"
         warn(f"angles look like degrees where radians are expected: they go {came}. {hint}", DataWarning)
     return theta

@@ -16,6 +16,7 @@ from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import like_of
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.model import Chunk
@@ -116,7 +117,7 @@ class ImagePosterior:
         check_count("samples", samples, 2)
         check_count("seed", seed, 0)
         check_positive("noise_std", noise_std, "0.05")
-        z = as_tensor(z, like=next(network.parameters(), None))
+        z = as_tensor(z, like=like_of(network))
         sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         likelihood = Gaussian(noise_std**-2)

@@ -84,6 +84,9 @@ def count_photons(
         photons: I₀, those that a bin would count without the object.
         generator: Source of randomness.
 
+    Returns:
+        Counts, in float32 at least: half precision has no whole numbers beyond 256 or 2048.
+
     Raises:
         ConfigError: If photons are no positive finite number.
         DataError: If a ray is not finite, or so negative that no number holds its count.
@@ -93,7 +96,7 @@ def count_photons(
         raise ConfigError("finite photons", f"{photons!r:.40}", "photons=1e4")
     sinogram = as_tensor(sinogram)
     check_rays(sinogram)
-    means = photons * torch.exp(-sinogram)
+    means = photons * torch.exp(-sinogram.to(torch.promote_types(sinogram.dtype, torch.float32)))
     if not bool(means.isfinite().all()):
         came = f"one of {float(sinogram.min()):g}, behind which {sinogram.dtype} cannot count"
         raise DataError("a sinogram of line integrals, 0 or more", came, "its unit, and fewer photons")
@@ -154,9 +157,8 @@ def noise_level(
         y ~ N(0, v K + σ² I),   K = T R Tᵀ,        so that   σ² = |y - T x̂|² / (N - γ),   γ = tr v K (v K + σ² I)⁻¹
 
     with x̂ the mean of the image given y. Images with edges have p about 3, thin structures less: p is one of
-    ``POWERS``. T has pixels a third as wide as the geometry's, so that what wide pixels do
-    not resolve counts as the object's, not as noise. Of a scan with more than 2048 rays a slice, some angles are read,
-    at equal distances.
+    ``POWERS``. T has pixels a third as wide as the geometry's, so that what wide pixels do not resolve counts as the
+    object's, not as noise. Of a scan with more than 2048 rays a slice, some angles are read, at equal distances.
 
     Noise of counted photons is known without: ``log_transform`` has the variance of each ray.
 
@@ -177,8 +179,8 @@ def noise_level(
     Cost:
         For n rays read, n Fourier transforms of an image of at most 384 × 384 pixels, or as many as the geometry has,
         and for each of six powers as many back, and the eigenvalues of three to six n × n matrices in float64: a second
-        for 32 × 32 pixels and 20 angles, a quarter of a minute for larger scans. Memory: ``64 n²``
-        bytes, 270 MB at most, and about 100 MB for T.
+        for 32 × 32 pixels and 20 angles, a quarter of a minute for larger scans. Memory: ``64 n²`` bytes, 270 MB at
+        most, and about 100 MB for T.
 
     Example:
         >>> from lapwing.methods.ct.beams import Parallel2d

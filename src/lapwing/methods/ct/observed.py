@@ -232,7 +232,7 @@ class Observed:
         return Chunk(index, f, y, push, pull, image.width)
 
 
-def like_of(operator: Measurement) -> Tensor | None:
+def like_of_measurement(operator: Measurement) -> Tensor | None:
     """A tensor with the device and dtype that a measurement takes; ``None`` where it does not say."""
     return getattr(operator, "like", None)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
 from lapwing.linear.model import Matrix
-from lapwing.methods.ct.observed import Measurement, like_of
+from lapwing.methods.ct.observed import Measurement, like_of_measurement
 
 LENGTHSCALES = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Length-scales that are tried, in pixels; ``None`` for independent pixels."""
@@ -106,7 +106,7 @@ def fit_pixels(
     check_positive("noise_std", noise_std, "0.05, one number for all rays")
     _check_lengths(lengthscales)
     _check_sides(shape)
-    sinogram = as_tensor(sinogram, like=like_of(operator))
+    sinogram = as_tensor(sinogram, like=like_of_measurement(operator))
     check_finite(sinogram, "measurements", "leaving out the rays that have none")
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"

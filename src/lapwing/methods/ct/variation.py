@@ -17,7 +17,7 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, c
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.methods.ct.geometry import check_real
-from lapwing.methods.ct.observed import Measurement, like_of
+from lapwing.methods.ct.observed import Measurement, like_of_measurement
 from lapwing.methods.ct.projector import Projector
 
 POWERS = 30
@@ -83,7 +83,7 @@ def tv_reconstruction(
     check_positive("weight", weight, "0.1")
     check_positive("rtol", rtol, "1e-2")
     check_count("iterations", iterations)
-    measured = as_tensor(sinogram, like=like_of(operator))
+    measured = as_tensor(sinogram, like=like_of_measurement(operator))
     saddle = _Saddle.of(measured, operator, weight, precision, nonnegative, image)
     state = saddle.start()
     steps = 0

@@ -18,7 +18,7 @@ from lapwing.ground.progress import Bar
 from lapwing.ground.results import Stopped
 from lapwing.linalg.dense import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
-from lapwing.methods.gp.groups import OutputGroup
+from lapwing.methods.gp.groups import OutputGroup, each_of
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.laplace import LaplaceProcess
 from lapwing.methods.gp.matrix import DENSE, contracted
@@ -112,7 +112,7 @@ def labels_of(process: Process | LaplaceProcess) -> list[str]:
 
 def kernels_of(process: Process | LaplaceProcess) -> tuple[Kernel, ...]:
     """The kernels that are chosen: one for all outputs, or one an output."""
-    return process.kernel if isinstance(process.kernel, tuple) else (process.kernel,)
+    return each_of(process.kernel)
 
 
 def precisions_of(process: Process | LaplaceProcess) -> tuple[float, ...]:
@@ -132,7 +132,8 @@ def at(process: P, logs: Float[Tensor, " h"]) -> P:
     """The posterior with other hyper-parameters and noise, as ``logs_of`` has them."""
     if isinstance(process, LaplaceProcess):
         return process.with_choices(process.kernel.with_hyper(logs))
-    before, sizes = kernels_of(process), [len(kernel.hyper) for kernel in kernels_of(process)]
+    before = kernels_of(process)
+    sizes = [len(kernel.hyper) for kernel in before]
     *parts, noises = logs.split([*sizes, len(logs) - sum(sizes)])
     kernels = tuple(kernel.with_hyper(part) for kernel, part in zip(before, parts, strict=True))
     precisions = tuple((-noises).exp().tolist())
@@ -279,9 +280,12 @@ def value_and_gradient(process: Process | LaplaceProcess) -> tuple[float, Float[
     """The log evidence, and its gradient in ``logs_of``; exact, by a dense factor and its inverse."""
     if isinstance(process, LaplaceProcess):
         return process.log_marginal(), process.gradient()
-    targets, basis = process.seen.targets.to(process.dtype), process.trend(process.seen.inputs.to(process.dtype))
-    alpha, beta = torch.empty_like(targets), targets.new_empty(basis.shape[1], targets.shape[1])
-    logdets, parts = list[float](), list[tuple[Tensor, Tensor]]()
+    targets = process.seen.targets.to(process.dtype)
+    basis = process.trend(process.seen.inputs.to(process.dtype))
+    alpha = torch.empty_like(targets)
+    beta = targets.new_empty(basis.shape[1], targets.shape[1])
+    logdets = list[float]()
+    parts = list[tuple[Tensor, Tensor]]()
     for group in process.groups:
         outputs = list(group.outputs)
         whole = group.matrix.dense(room_of(process))

@@ -18,6 +18,11 @@ Kernels: TypeAlias = Kernel | tuple[Kernel, ...]
 """A kernel for all outputs, or one an output."""
 
 
+def each_of(kernel: Kernels) -> tuple[Kernel, ...]:
+    """The kernels there are: the one for all outputs, or that of each."""
+    return kernel if isinstance(kernel, tuple) else (kernel,)
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class OutputGroup:

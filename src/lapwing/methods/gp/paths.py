@@ -14,7 +14,7 @@ from lapwing.ground.data import Array
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
-from lapwing.methods.gp.groups import Kernels
+from lapwing.methods.gp.groups import Kernels, each_of
 from lapwing.methods.gp.kernels import Features
 from lapwing.methods.gp.matrix import KernelMatrix, cross_product
 from lapwing.methods.gp.observations import checked
@@ -58,7 +58,7 @@ class PriorFunctions:
             features: Random features D.
             generator: Source of randomness, not used yet.
         """
-        kernels = kernel if isinstance(kernel, tuple) else (kernel,)
+        kernels = each_of(kernel)
         seed = generator.initial_seed()
         found, weights = list[Features](), list[Tensor]()
         for each in kernels:
@@ -211,7 +211,7 @@ class FunctionSamples:
         """
         exact = places.to(self.representers)
         (s, a), flat = exact.shape[:2], exact.flatten(0, 1)
-        kernel = self.kernel[0] if isinstance(self.kernel, tuple) else self.kernel
+        kernel = each_of(self.kernel)[0]
         rows = torch.cat([kernel(flat, self.inputs.to(flat)), self.trend(flat)], 1).view(s, a, -1)
         weights = torch.cat([self.representers, self.slopes])
         return (self.prior.own(exact) + (rows @ weights.mT[:, :, None])[..., 0]).to(places)

@@ -26,7 +26,7 @@ from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import check_room, cross_product
 from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions, exact_at
-from lapwing.methods.gp.settings import Chosen, Settings, check_solved, singular
+from lapwing.methods.gp.settings import Chosen, Settings, check_drawn, check_solved, singular
 from lapwing.methods.gp.trend import Trend, least_squares
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
 
@@ -157,7 +157,8 @@ class Process:
         """
         check_count("samples", samples)
         n, c = len(self.seen), self.data.outputs
-        x, features = self.seen.inputs.to(self.dtype), self.settings.features_for(n, samples, c)
+        x = self.seen.inputs.to(self.dtype)
+        features = self.settings.features_for(n, samples, c)
         check_room("functions", (n + features, samples, c), x, "fewer samples=, or outputs")
         generator = torch.Generator().manual_seed(self.settings.seed if seed is None else seed)
         with torch.no_grad():
@@ -174,8 +175,9 @@ class Process:
             if asked:
                 vars(self)["answers"], solution = parted(solution, solution.value.shape[1] - samples * c)
             (alpha, beta), (shift, slope) = self.representers, self._fitted(solution.value)
-        weights = alpha.repeat(1, samples) + exact.to(alpha) - shift, beta.repeat(1, samples) - slope
-        return FunctionSamples(self.kernel, self.seen.inputs, self.trend, prior, *weights, c, solution)
+        representers = alpha.repeat(1, samples) + exact.to(alpha) - shift
+        slopes = beta.repeat(1, samples) - slope
+        return FunctionSamples(self.kernel, self.seen.inputs, self.trend, prior, representers, slopes, c, solution)
 
     @working("predict")
     def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
@@ -236,7 +238,8 @@ class Process:
 
     def _spread(self, drawn: Float[Tensor, "s m c"], mean: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
         """Variances of functions drawn around the mean; outputs that are alike are draws of the same."""
-        squares, found = (drawn - mean).square(), torch.empty_like(mean)
+        squares = (drawn - mean).square()
+        found = torch.empty_like(mean)
         for group in self.groups:
             found[:, group.outputs] = squares[..., group.outputs].mean((0, 2))[:, None]
         return found
@@ -325,7 +328,8 @@ class Process:
         c, q = self.data.outputs, self.trend(self.seen.inputs[:1]).shape[1]
         first = c + q * len(self.groups) if asked else 0
         initial = self._initial(first, first + values.shape[1])
-        places, parts = list[int](), list[Solution]()
+        places = list[int]()
+        parts = list[Solution]()
         for number, group in enumerate(self.groups):
             drawn = group.columns(values.shape[1], c)
             own = [*group.outputs, *range(c + q * number, c + q * (number + 1))] if asked else []
@@ -333,7 +337,8 @@ class Process:
             start = None if initial is None else initial[:, place]
             parts.append(self._solved_of(group, values[:, drawn], noise[:, drawn], start, asked=asked))
             places += place
-        whole, order = joined(parts), torch.tensor(places).argsort()
+        whole = joined(parts)
+        order = torch.tensor(places).argsort()
         check_solved(whole, self.solver, self.dtype)
         return replace(whole, value=whole.value[:, order], residual=whole.residual[order])
 
@@ -360,11 +365,14 @@ class Process:
 
         The solve is for what H does not explain of y by ordinary least squares: tolerances are relative.
         """
-        like, known = group.noise, slice(None) if asked else slice(0)
+        like = group.noise
+        known = slice(None) if asked else slice(0)
         y = self.seen.targets[:, group.outputs][:, known].double()
         h = self.trend(self.seen.inputs)[:, known].double()
         rest, explained = least_squares(h, h, y)
-        explained, own, basis = explained.to(like), slice(y.shape[1]), slice(y.shape[1], y.shape[1] + h.shape[1])
+        explained = explained.to(like)
+        own = slice(y.shape[1])
+        basis = slice(y.shape[1], y.shape[1] + h.shape[1])
         values = torch.cat([rest.to(like), h.to(like), values.to(like)], 1)
         noise = torch.cat([torch.zeros_like(values[:, : basis.stop]), noise.to(like)], 1)
         if initial is not None:
@@ -373,6 +381,9 @@ class Process:
             solution = self.solver.drawn(group.problem, values, noise, initial=initial)
         except NumericalError as error:
             raise singular(error, group.noise) from None
+        if solution.error is not None:
+            drawn = slice(basis.stop, None)
+            check_drawn(solution.error[drawn], values[:, drawn] + noise[:, drawn], group.noise, self.solver)
         solution.value[:, own] += solution.value[:, basis] @ explained
         return solution
 
@@ -384,8 +395,10 @@ class Process:
 
     def _fitted(self, solved: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, "q k"]]:
         """Representers and slopes of solved columns, all outputs of a draw together."""
-        basis, c = self.trend(self.seen.inputs.to(solved)), self.data.outputs
-        representers, slopes = torch.empty_like(solved), solved.new_empty(basis.shape[1], solved.shape[1])
+        c = self.data.outputs
+        basis = self.trend(self.seen.inputs.to(solved))
+        representers = torch.empty_like(solved)
+        slopes = solved.new_empty(basis.shape[1], solved.shape[1])
         for number, group in enumerate(self.groups):
             columns = group.columns(solved.shape[1], c)
             found = least_squares(basis, self._solved_basis(number), solved[:, columns])

@@ -13,7 +13,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import Source
 from lapwing.ground.errors import DataWarning, check_kind, warn
 from lapwing.likelihoods import Gaussian
-from lapwing.methods.gp.groups import Kernels
+from lapwing.methods.gp.groups import Kernels, each_of
 from lapwing.methods.gp.kernels import Kernel
 from lapwing.methods.gp.observations import Observations, check_suitable
 from lapwing.methods.gp.process import Process
@@ -64,8 +64,7 @@ class GP(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        each = self.kernel if isinstance(self.kernel, tuple) else (self.kernel,)
-        for kernel in each if self.kernel is not None else ():
+        for kernel in () if self.kernel is None else each_of(self.kernel):
             hint = "gp.Matern(1.0), gp.Custom(function), or a tuple of one kernel an output"
             check_kind("kernel", kernel, (Kernel,), hint)
         hint = "Gaussian(precision=100.0), or gp.LaplaceProcess.fit(kernel, likelihood, data) for classes and counts"
@@ -99,7 +98,7 @@ class GP(Settings):
             low, high = min(variances) ** 0.5, max(variances) ** 0.5
             warn(
                 f"one kernel for outputs whose standard deviations go from {low:.3g} to {high:.3g} is wrong for some. "
-                f"Try targets in units of their spread, or kernel=(...) with one an output",
+                "Try targets in units of their spread, or kernel=(...) with one an output",
                 DataWarning,
             )
         likelihood = self.likelihood or Gaussian(_precisions(variances))

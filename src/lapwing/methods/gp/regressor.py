@@ -117,14 +117,14 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         begun = time.perf_counter()
         first: Process = Subset(steps=1).tune(posterior, progress)
         step = time.perf_counter() - begun
-        allowed = int((self.seconds / 2 - step) / step)
-        search = Subset(steps=max(1, min(Subset().steps, allowed)))
-        logger.info("a step of the search takes %.1f s: %.0f s at most", step, step * search.steps)
-        found: Process = search.tune(first, progress)
-        if search.steps < Subset().steps and len(found.trace) - len(first.trace) > search.steps:
+        more = max(0, min(Subset().steps, int((self.seconds / 2 - step) / step)))
+        logger.info("a step of the search takes %.1f s: %.0f s more at most", step, step * more)
+        found: Process = Subset(steps=more).tune(first, progress) if more else first
+        if not more or (more < Subset().steps and len(found.trace) - len(first.trace) > more):
             warn(
-                f"hyper-parameters may not be the best: half of seconds={self.seconds:g} allowed {search.steps} steps "
-                f"of {step:.2g} s. Try more seconds=, or tune=gp.Subset(size={Subset().size // 2})",
+                f"hyper-parameters may not be the best: half of seconds={self.seconds:g} allowed {1 + more} of "
+                f"{Subset().steps} steps of the search, {step:.2g} s each. Try more seconds=, or "
+                f"tune=gp.Subset(size={Subset().size // 2})",
                 ConvergenceWarning,
             )
         return found

@@ -18,12 +18,17 @@ from lapwing.methods.gp.trend import Mean
 EXACT, MEDIUM = 16_384, 100_000
 """Distinct inputs up to which ``"auto"`` takes Cholesky's method, and up to which conjugate gradients."""
 
-FEATURES, PER_DRAW = 2_000, 100
-"""Random features of few functions; features a function, so that what they leave out of covariances is less than the
-error that so few draws have."""
+FEATURES = 2_000
+"""Random features of few functions."""
 
-ENTRIES, WEIGHTS = 2**27, 2**26
-"""Entries of features at the data, and weights of all functions, up to which there are more than so few."""
+PER_DRAW = 100
+"""Features for each of many functions: they leave less out of covariances than the error that so few draws have."""
+
+ENTRIES = 2**27
+"""Entries of features at the data up to which there are more than ``FEATURES``."""
+
+WEIGHTS = 2**26
+"""Weights of all functions up to which there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +107,10 @@ class Settings:
         return solver
 
 
+DRAWN = 0.5
+"""Part of the noise's standard deviation that drawn functions may be off by: intervals are then a tenth too wide."""
+
+
 @final
 @dataclass(frozen=True)
 class Chosen:
@@ -157,3 +166,29 @@ def check_solved(solution: Solution, solver: Solver, dtype: torch.dtype) -> None
         f"a solve {ended} after {solution.iterations} iterations with {solution.distance}. Try {cure}",
         ConvergenceWarning,
     )
+
+
+def check_drawn(
+    error: Float[Tensor, " k"], values: Float[Tensor, "n k"], noise: Float[Tensor, " n"], solver: Solver
+) -> None:
+    """Warn where drawn functions may be off by much of the noise: variances are read from them, and hold what is off.
+
+    Args:
+        error: Of their solves, see ``Solution``.
+        values: What was solved for.
+        noise: Noise variance at each input.
+        solver: What solved.
+
+    Warns:
+        ConvergenceWarning: If that is more than ``DRAWN`` of the noise's standard deviation.
+    """
+    scale = (values / noise.sqrt()[:, None]).double().square().mean(0).sqrt()
+    off = float((error * scale).max()) if len(error) else 0.0
+    if off > DRAWN:
+        kind, rtol = type(solver).__name__, getattr(solver, "rtol", None)
+        cure = f"{kind}(rtol={rtol * DRAWN / off:.1g})" if isinstance(rtol, float) else "a smaller rtol="
+        warn(
+            f"drawn functions may be off by {off:.2g} standard deviations of the noise, root mean square, and then "
+            f"standard deviations that are read from them are too large. Try solver={cure}, or Cholesky()",
+            ConvergenceWarning,
+        )

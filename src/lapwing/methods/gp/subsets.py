@@ -60,7 +60,8 @@ class Subset:
         """See ``Evidence.tune``; without its warning of few steps."""
         order = probes.permutation(len(posterior.data), generator=torch.Generator().manual_seed(self.seed))
         shuffled = posterior.select(torch.tensor(order, device=posterior.data.inputs.device))
-        part, floor = shuffled.first(self.size), LeastNoise.of(posterior)
+        part = shuffled.first(self.size)
+        floor = LeastNoise.of(posterior)
         found, _ = climbed(part, self.steps, self.noise, progress, floor=floor, gain=GAIN)
         result = at(posterior, logs_of(found))
         return replace(result, trace=(*found.trace, chosen(result)))

@@ -225,7 +225,8 @@ class ByEvidence(Updates):
                 raise
             posterior = fit(replace(recipe, structure=beyond))
         method = EvidenceGradient(noise=hyper.noisy, at=self.at)
-        tuned = method.tune(posterior, False) if hyper.own_noises is None else tune(posterior, method)
+        one_factor = hyper.own_noises is None  # for the noise of all outputs; ``tune`` chooses one for each
+        tuned = method.tune(posterior, False) if one_factor else tune(posterior, method)
         hyper.move_to(tuned.prior, tuned.likelihood)
 
 

@@ -132,7 +132,7 @@ def train_marginal(
     with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,
-            with_own_noises(likelihood, module, read),
+            with_own_noises(likelihood, Network.of(module, output), read),
             prior,
             data_size=read.examples,
             log_det=log_det,
@@ -159,7 +159,7 @@ def train_marginal(
     return MarginalTraining(marginal.prior, marginal.likelihood, tuple(marginal.history), interrupted)
 
 
-def with_own_noises(likelihood: Likelihood, module: nn.Module, data: Data) -> Likelihood:
+def with_own_noises(likelihood: Likelihood, network: Network, data: Data) -> Likelihood:
     """The likelihood with a noise precision for each of several outputs, where each is chosen by itself.
 
     Cost:
@@ -167,7 +167,7 @@ def with_own_noises(likelihood: Likelihood, module: nn.Module, data: Data) -> Li
     """
     if not isinstance(likelihood.noise_precision, float):
         return likelihood
-    outputs = likelihood.canonical(Network.of(module)(take(data.first(), slice(0, 1))))
+    outputs = likelihood.canonical(network(take(data.first(), slice(0, 1))))
     noises = likelihood.own_noises(outputs.shape[-1])
     return likelihood if noises is None else likelihood.with_own_noises(noises)
 
