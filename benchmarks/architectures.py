@@ -5,8 +5,8 @@
 
 Each network is at its initial weights, on generated data, with the last layer's posterior and with ``KFAC`` over all
 weights. Each runs in a process of its own, one thread, which also times a forward and a backward pass over the same
-data. Beside the seconds of a step stand those that were forecast before it, and the longest time in which nothing was
-said: a terminal is imitated, and every writing to it and to the log is noted.
+data. A terminal is imitated, and what bars and the log write to it is noted: beside the seconds of a step stand those
+that its longest bar first said were left and those that came, and the longest time in which nothing was said.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from benchmarks import architectures_sides
 from benchmarks.command import Setting, Study, main
 from benchmarks.costs import PAGE
 from benchmarks.measure import Step, run_isolated
-from benchmarks.report import Row
+from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, with_tables
 
-PATIENCE = 900.0
-"""Seconds a step may take."""
+PATIENCE = 600.0
+"""Seconds after which a process that says nothing is ended; steps are interrupted long before."""
 
 LIMIT = 12.0
 """GiB that a process may take."""
 
 POSTERIORS = ("last layer", "kfac")
 
+STEPS = ("fit", "predict 1", "predict 64", "save", "load", "tune")
+"""In the order in which they are done."""
+
 COLUMNS = {
     "network": "network",
     "posterior": "posterior",
-    "step": "step",
-    "seconds": "seconds",
-    "passes": "passes",
+    **{step: f"{step}, s (passes)" for step in STEPS},
     "peak_mib": "peak MiB",
-    "forecast": "forecast in seconds",
-    "silence": "longest silence in seconds",
+    "forecast": "left when first told, and what came, s",
+    "silence": "longest silence, s",
 }
-"""What the page shows of a row, and what it calls it."""
+"""What a line of the page shows, and what it calls it."""
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -64,8 +65,32 @@ def case_of(name: str, posterior: str, step: Step, steps: Sequence[Step]) -> Row
 
 def page(rows: Sequence[Row]) -> str:
     """The page of costs with the table of the networks made anew."""
-    shown = [row | {"step": f"{row['step']}: {row['note']}"} if row.get("note") else row for row in rows]
-    return with_tables(PAGE.read_text(encoding="utf-8"), [markdown(shown, COLUMNS)])
+    lines = [line_of(found) for found in grouped(rows, "network", "posterior").values()]
+    return with_tables(PAGE.read_text(encoding="utf-8"), [markdown(lines, COLUMNS)])
+
+
+def line_of(steps: Sequence[Row]) -> Row:
+    """What the page shows of one network with one posterior.
+
+    Args:
+        steps: Its rows.
+    """
+    line: Row = {name: steps[0][name] for name in ("network", "posterior")}
+    told: list[tuple[float, float]] = []
+    for row in steps:
+        if row["seconds"] is None:
+            line[row["step"]] = row["note"]
+        elif "passes" in row:
+            stopped = ", interrupted" if row.get("interrupted") else ""
+            line[row["step"]] = f"{row['seconds']:.2g} ({row['passes']:.2g}{stopped})"
+        if "forecast" in row:
+            told.append((row["forecast"], row["came"]))
+    for name in ("peak_mib", "silence"):
+        line[name] = max((row[name] for row in steps if row.get(name) is not None), default=None)
+    if told:
+        left, came = max(told)
+        line["forecast"] = f"{left:.0f}, {came:.0f}"
+    return line
 
 
 STUDY = Study(rows, draw=page)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+import signal
 import sys
 import tempfile
 import time
@@ -27,6 +29,9 @@ FITTED, PREDICTED = 64, 64
 """Examples of a fit, and of the larger prediction."""
 
 BATCH = 16
+
+LONGEST = 300.0
+"""Seconds after which a step is interrupted, as by Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -264,12 +269,35 @@ NETWORKS: dict[str, Callable[[int], Case]] = {
 }
 
 
+LEFT = re.compile(r"(?P<bar>[^|]*?): .*\[[\d:]+<(?P<left>[\d:]+)")
+"""A bar that says what is left."""
+
+WORTH = 5.0
+"""Seconds left from which a forecast is held against what came."""
+
+
+@dataclass
+class Forecast:
+    """What a bar first said was left, and when it last moved.
+
+    Args:
+        left: Seconds.
+        told: When that was.
+        moved: When the bar last moved.
+    """
+
+    left: float
+    told: float
+    moved: float
+
+
 class Terminal(io.StringIO):
-    """Notes when something was written to it, and says that it is a terminal."""
+    """Notes when something was written to it and what bars say is left, and says that it is a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
         self.times: list[float] = []
+        self.forecasts: dict[str, Forecast] = {}
 
     def isatty(self) -> bool:
         """A terminal, so that bars are shown."""
@@ -277,8 +305,28 @@ class Terminal(io.StringIO):
 
     def write(self, text: str) -> int:
         """Keep the text and when it came."""
-        self.times.append(time.perf_counter())
+        now = time.perf_counter()
+        self.times.append(now)
+        if (bar := LEFT.search(text)) is not None:
+            name = bar["bar"].strip()
+            if name in self.forecasts:
+                self.forecasts[name].moved = now
+            elif (left := seconds_of(bar["left"])) >= WORTH:
+                self.forecasts[name] = Forecast(left, now, now)
         return super().write(text)
+
+
+def seconds_of(clock: str) -> float:
+    """The seconds of hours, minutes and seconds.
+
+    Example:
+        >>> seconds_of("01:30"), seconds_of("1:00:00")
+        (90.0, 3600.0)
+    """
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + float(part)
+    return seconds
 
 
 def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
@@ -295,13 +343,24 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     ends: list[float] = []
+    interrupted: list[float] = []
+
+    def interrupt(*_: Any) -> None:
+        interrupted.append(time.perf_counter())
+        raise KeyboardInterrupt
 
     def timed() -> Any:
         ends.append(time.perf_counter())
+        signal.setitimer(signal.ITIMER_REAL, LONGEST)
         try:
             return work()
+        except KeyboardInterrupt:
+            raise TimeoutError(f"not done after {LONGEST:g} s") from None
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             ends.append(time.perf_counter())
+
+    signal.signal(signal.SIGALRM, interrupt)
 
     before, sys.stderr = sys.stderr, terminal
     try:
@@ -311,7 +370,12 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
         logger.removeHandler(handler)
     moments = sorted([*ends, *terminal.times, *logged.times])
     silence = max(after - moment for moment, after in pairwise(moments))
-    meter.tell(name, silence=silence, said=logged.getvalue(), bar=terminal.getvalue()[-200:])
+    told = {bar: (each.left, each.moved - each.told) for bar, each in terminal.forecasts.items()}
+    longest = max(told.values(), default=None)
+    facts = {} if longest is None else {"forecast": longest[0], "came": longest[1]}
+    if interrupted:
+        facts["interrupted"] = True
+    meter.tell(name, silence=silence, said=logged.getvalue(), forecasts=told, **facts)
     return found
 
 
