@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from benchmarks import architectures, architectures_sides
 from benchmarks.architectures_sides import Terminal
+from benchmarks.costs import PAGE
 from benchmarks.report import Row
 
 
@@ -29,6 +32,11 @@ def test_the_page_has_a_place_for_every_network() -> None:
     rows = [step("fit", 8.0, passes=4.0) | {"network": name} for name in architectures_sides.NETWORKS]
     page = architectures.page(rows)
     assert all(f"| {name} | kfac | 8 (4) |" in page for name in architectures_sides.NETWORKS)
+
+
+def test_the_page_has_the_table_of_the_report() -> None:
+    report = json.loads((PAGE.parents[1] / "benchmarks" / "results" / "architectures.json").read_text(encoding="utf-8"))
+    assert PAGE.read_text(encoding="utf-8") == architectures.page(report["rows"])
 
 
 def test_a_bar_is_held_against_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
