@@ -167,7 +167,7 @@ class TestResume:
         [
             ({"noise": None}, "noise.data of shape"),
             ({"draws": None}, "draws of shape"),
-            ({"weights": normal(3)}, "weights of shape"),
+            ({"weights": None}, "weights of shape"),
             ({"precisions": normal(1).exp().float()}, "precisions of shape"),
             ({"measured": None}, "measured of shape"),
         ],

@@ -187,7 +187,7 @@ def noise_level(
         >>> from lapwing.methods.ct.geometry import equidistant
         >>> from lapwing.methods.ct.phantoms import Ellipses
         >>> geometry = Parallel2d((16, 16), equidistant(12))
-        >>> clean = Ellipses(scale=8).sinogram(geometry)
+        >>> clean = Ellipses(scale=8.0).sinogram(geometry)
         >>> noisy, std = add_gaussian(clean, 0.05, generator=torch.Generator().manual_seed(0))
         >>> found = noise_level(noisy, geometry)
         >>> abs(found.value - std) < 3 * found.stderr
