@@ -129,12 +129,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
     logging.getLogger("lapwing").setLevel(logging.INFO)
     sys.path.insert(0, str(Path.cwd()))  # as python -m has it, as long as the user's code may import
-    typed, prog, about = list(sys.argv[1:] if arguments is None else arguments), "lapwing", __doc__
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    prog = "lapwing"
+    about = __doc__
     commands: dict[str, Callable[..., None]] = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
     if typed[:1] == ["gp"]:
-        typed, prog, about, commands = typed[1:], "lapwing gp", gp.__doc__, {"fit": gp.fit, "predict": gp.predict}
+        typed = typed[1:]
+        prog = "lapwing gp"
+        about = gp.__doc__
+        commands = {"fit": gp.fit, "predict": gp.predict}
     elif typed[:1] == ["ct"]:
-        typed, prog, about = typed[1:], "lapwing ct", ct.__doc__
+        typed = typed[1:]
+        prog = "lapwing ct"
+        about = ct.__doc__
         commands = {"reconstruct": ct.reconstruct, "propose": ct.propose, "demo": ct.demo}
     try:
         tyro.extras.subcommand_cli_from_dict(

@@ -46,6 +46,7 @@ def read_arrays(
         >>> {name: array.shape for name, array in read_arrays(path, "numbers", "numpy.savez").items()}
         {'x': (2, 3)}
     """
+    reading = expected
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
@@ -55,13 +56,13 @@ def read_arrays(
                 for member in members.infolist():
                     name = member.filename.removesuffix(".npy")
                     if names is None or name in names:
-                        expected = f"numbers named {name} in {path}"
+                        reading = f"numbers named {name} in {path}"
                         with members.open(member) as part:
                             arrays[name] = _array(part, member.file_size)
             return arrays
     except UNREADABLE as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise DataError(expected, f"{path}, which NumPy cannot read: {reason!s:.120}", hint) from error
+        raise DataError(reading, f"{path}, which NumPy cannot read: {reason!s:.120}", hint) from error
 
 
 def _array(file: BufferedIOBase | IO[bytes], size: int) -> NDArray[Any]:
