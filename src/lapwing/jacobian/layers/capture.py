@@ -245,9 +245,9 @@ def origin(values: Tensor, ends: Collection[Node], moves: Collection[str] = MOVE
     return node
 
 
-def history(values: Tensor) -> set[Node]:
-    """The nodes of the graph that made some values."""
-    left, seen = [values.grad_fn], set[Node]()
+def history(values: Tensor) -> set[Any]:
+    """The nodes of the graph that made some values: those of operations without a Python name are no ``Node``."""
+    left, seen = [values.grad_fn], set[Any]()
     while left:
         node = left.pop()
         if node is not None and node not in seen:
