@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linalg.functions import log_determinant
+from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.preconditioners import Known
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver

@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, warn
 from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
-from lapwing.linalg.structured import contrasts
+from lapwing.linalg.contrasts import contrasts
 
 IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""

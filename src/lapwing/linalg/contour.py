@@ -15,9 +15,8 @@ from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Solution
 from lapwing.linalg.lanczos import Krylov, lanczos
-from lapwing.linalg.operator import Operator, check_operand, check_square, congruence
+from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, congruence
 from lapwing.linalg.shifted import Method, shifted_solve
-from lapwing.linalg.structured import Structured
 
 
 @final

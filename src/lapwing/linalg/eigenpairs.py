@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_count, check_positive
 from lapwing.ground.results import Stopped
-from lapwing.linalg.lowrank import fresh, orthonormal
-from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, check_square, in_float64
+from lapwing.linalg.sketching import orthonormal, random_orthonormal
 
 
 @final
@@ -76,13 +76,13 @@ def randomised_eigenpairs(
     size, product = check_square(operator), in_float64(operator)
     for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
         check_count(name, count, least)
-    q = fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
+    q = random_orthonormal(product.like.new_empty(size, 0), rank + oversampling, generator)
     for _ in range(power + 1):
         q = torch.linalg.qr(finite(product @ q)).Q
     w = finite(product @ q)
     t = q.mT @ w
     values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
-    count = positives(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
+    count = count_positive(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
     values, vectors = values[:count], vectors[:, :count]
     found = q @ vectors
     residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
@@ -137,7 +137,7 @@ def top_eigenpairs(
     rounding = 10 * torch.finfo(operator.dtype).eps  # the products resolve no more
     rank, restart = min(rank, size), rank + 2 * block
     space = product.like.new_empty(size, min(2 * rank + 8 * block, size))
-    q, filled = fresh(space[:, :0], block, generator), 0
+    q, filled = random_orthonormal(space[:, :0], block, generator), 0
     t, values, vectors, residual = (product.like.new_zeros(shape) for shape in ((0, 0), 0, (0, 0), 0))
     matvecs, known, stopped = 0, 0, "iterations"
     for _ in range(max_steps):
@@ -158,11 +158,11 @@ def top_eigenpairs(
         positive = int((values > rounding * scale).sum())
         if q.shape[1] == 0 and filled < size and known < positive < rank:
             # An invariant subspace: what is orthogonal to it may hold more.
-            q, known = fresh(basis, block, generator), positive
+            q, known = random_orthonormal(basis, block, generator), positive
         elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
             stopped = "converged"
             break
-    count = positives(values[:rank], rounding * values.abs().max().item())
+    count = count_positive(values[:rank], rounding * values.abs().max().item())
     found = (space[:, :filled] @ vectors[:, :count]).to(operator.dtype)
     return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
 
@@ -184,7 +184,7 @@ def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Te
     return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
 
 
-def positives(values: Float[Tensor, " r"], rounding: float) -> int:
+def count_positive(values: Float[Tensor, " r"], rounding: float) -> int:
     """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
     if values[0] < -rounding:
         raise NumericalError(

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 from lapwing.linalg.cg import precondition
-from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.structured import Structured, finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, in_float64
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
 from lapwing.ground.probes import uniform
-from lapwing.linalg.operator import Operator, check_square, in_float64, unit_vectors
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, check_square, in_float64, unit_vectors
 
 
 def pivoted_cholesky(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, LowRank, Structured, pivoted_cholesky
-from lapwing.linalg.spectral import decompose
-from lapwing.linalg.structured import positive
+from lapwing.linalg.checks import positive
+from lapwing.linalg.operators.eigenbasis import decompose
 
 EIGENVALUES = 2**16
 """Eigenvalues taken at a time: few enough to stay in a processor's cache."""
@@ -157,7 +157,7 @@ def complexity_of(
         if len(spectra) == len(parts):
             return Spectrum(torch.cat([x.eigenvalues for x in spectra]), torch.cat([x.group for x in spectra]))
     if not isinstance(curvature, Dense):
-        curvature.plus_diagonal(Diagonal((1.0 + group).to(curvature.diagonal())))
+        curvature.plus_diagonal((1.0 + group).to(curvature.diagonal()))
     dense = semidefinite(curvature.dense())
 
     def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "d d"]:
@@ -192,7 +192,7 @@ def thin_factor(curvature: Structured) -> Float[Tensor, "d r"] | None:
     """
     if isinstance(curvature, LowRank):
         return curvature.factor.double() if curvature.base is None else None
-    if not isinstance(curvature, Dense) or curvature.decomposed or curvature.dtype != torch.float64:
+    if not isinstance(curvature, Dense) or curvature.has_eigenbasis or curvature.dtype != torch.float64:
         return None
     matrix = curvature.dense()
     diagonal = matrix.diagonal()
@@ -252,7 +252,7 @@ def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured
     if isinstance(curvature, LowRank) and curvature.base is None:
         return LowRank(root[:, None] * curvature.factor.double())
     if not isinstance(curvature, Dense):
-        curvature.plus_diagonal(Diagonal(relative.to(curvature.dtype)))
+        curvature.plus_diagonal(relative.to(curvature.dtype))
     return Dense(semidefinite(root[:, None] * curvature.dense().double() * root))
 
 
@@ -332,7 +332,7 @@ class NewtonStep:
     def step(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " d"]:
         """``Λ⁻¹ (s ∇ log p(y | θ) - A θ)``."""
         prior = (precisions[self.group] * self._relative).to(self.weights)
-        precision = self.curvature.scaled(float(scale)).plus_diagonal(Diagonal(prior))
+        precision = self.curvature.scaled(float(scale)).plus_diagonal(prior)
         return precision.solve(scale.to(self.score) * self.score - prior * self.weights)
 
     def fit(self, misfit: float, precisions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:

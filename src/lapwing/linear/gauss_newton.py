@@ -18,7 +18,7 @@ from lapwing.ground.data import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.tree import summed, together
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.operator import unit_vectors
+from lapwing.linalg.operators.base import unit_vectors
 from lapwing.linear.model import Chunk, LinearModel, batches
 
 SPARE = 2**28

@@ -137,7 +137,7 @@ class Problem:
         Args:
             curvature: G̃ ≈ G, in any precision.
         """
-        return curvature.scaled(self.scale).plus_diagonal(Diagonal(self.prior.values.to(curvature.dtype)))
+        return curvature.scaled(self.scale).plus_diagonal(self.prior.values.to(curvature.dtype))
 
     @property
     def size(self) -> int:

@@ -23,7 +23,7 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import Diagonal, Operator
-from lapwing.linalg.functions import log_determinant
+from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Perturb, Root, Solver
 from lapwing.posteriors.base import Posterior

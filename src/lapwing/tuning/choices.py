@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.linear.evidence import LogEvidence, Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior

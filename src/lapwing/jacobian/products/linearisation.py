@@ -21,7 +21,7 @@ from lapwing.jacobian.products.plain import Columnwise, differentiated
 from lapwing.jacobian.products.recording import Recording, linearised, recorded
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
 from lapwing.linear.model import Chunk, Directions
 
 

@@ -15,7 +15,7 @@ from lapwing.ground.errors import NumericalError, ShapeError, check_count, check
 from lapwing.ground.results import Solution, joined
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.operator import check_operand
+from lapwing.linalg.operators.base import check_operand
 from lapwing.linear.problem import Preconditioner, Problem, approximation
 
 VECTORS = 10

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import check_count
 from lapwing.ground.results import Solution
-from lapwing.linalg.dense import factor
+from lapwing.linalg.cholesky import cholesky
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 
@@ -68,5 +68,5 @@ class Cholesky(Solver):
         if self not in problem.prepared:
             precision = problem.curvature.dense(self.max_bytes).mul_(problem.scale)
             precision.diagonal().add_(problem.prior.values)
-            problem.prepared[self] = factor(precision)
+            problem.prepared[self] = cholesky(precision)
         return problem.prepared[self]

@@ -12,7 +12,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Solution
 from lapwing.linalg.contour import contour_inverse_root, spectral_interval
-from lapwing.linalg.functions import apply_function
+from lapwing.linalg.matrix_functions import apply_function
 from lapwing.linalg.shifted import Method
 from lapwing.linear.problem import Preconditioner, Problem, approximation
 from lapwing.linear.solvers.cg import Solver

@@ -16,7 +16,7 @@ from lapwing.ground.errors import NumericalError, check_count, check_fraction, c
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator, Structured
 from lapwing.linalg.lanczos import lanczos
-from lapwing.linalg.operator import congruence
+from lapwing.linalg.operators.base import congruence
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers.cg import Solver, in_blocks
 

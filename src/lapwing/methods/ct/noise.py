@@ -16,8 +16,8 @@ from lapwing.ground.data import Array, as_tensor
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.results import Estimate
-from lapwing.linalg.operator import unit_vectors
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.operators.base import unit_vectors
+from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.methods.ct.geometry import Geometry, check_rays, check_real, place
 from lapwing.methods.ct.projector import Projector
 

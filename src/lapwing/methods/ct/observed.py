@@ -18,7 +18,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.linalg.operator import unit_vectors
+from lapwing.linalg.operators.base import unit_vectors
 from lapwing.linear.model import Chunk, Directions, LinearModel, Matrix
 from lapwing.methods.ct.filters import Filtered, MaternFilters
 

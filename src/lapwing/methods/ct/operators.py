@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
 from lapwing.linalg import Operator
-from lapwing.linalg.operator import on_columns
+from lapwing.linalg.operators.base import on_columns
 from lapwing.methods.ct.geometry import check_real
 
 Product: TypeAlias = Callable[[Tensor], Tensor]

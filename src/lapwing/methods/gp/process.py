@@ -18,7 +18,7 @@ from lapwing.ground.errors import DataError, NumericalError, check_count, check_
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, joined, parted
 from lapwing.likelihoods import Gaussian
-from lapwing.linalg.functions import log_determinant
+from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.methods.gp.covariance import Covariance, apart
 from lapwing.methods.gp.groups import Kernels, OutputGroup, grouped

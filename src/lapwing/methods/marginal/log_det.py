@@ -20,8 +20,8 @@ from lapwing.jacobian.network.differentiable import LiveBatch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.functions import log_determinant
-from lapwing.linalg.operator import FunctionOperator, Operator
+from lapwing.linalg.log_determinant import log_determinant
+from lapwing.linalg.operators.base import FunctionOperator, Operator
 from lapwing.linear.evidence import log_det_one_plus
 from lapwing.methods.marginal.hyper import Hyperparameters
 

@@ -6,11 +6,9 @@ import pytest
 import torch
 
 from lapwing.ground.errors import NumericalError, ShapeError
-from lapwing.linalg import Dense, Diagonal, dense
-from lapwing.linalg.dense import inverted
+from lapwing.linalg import Dense
 from tests.linalg.cases import eye, normal, spd
 from tests.operators import check_structured
-from tests.posterior_cases import refused
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def test_copies_share_one_eigendecomposition(calls: dict[str, int]) -> None:
         copy.logdet()
         copy.solve(b)
         copy.eigenvalues()
-    operator.plus_diagonal(Diagonal(0.3 * torch.ones(5).double())).logdet()
+    operator.plus_diagonal(0.3 * torch.ones(5).double()).logdet()
     assert calls == {"eigh": 1, "cholesky_ex": 0}
 
 
@@ -91,7 +89,7 @@ def test_an_indefinite_matrix_with_a_large_shift_is_fine() -> None:
 
 def test_a_varying_diagonal_makes_a_new_matrix() -> None:
     matrix, values = spd(4, 10.0), torch.arange(4.0, dtype=torch.float64)
-    total = Dense(matrix).scaled(2.0).shifted(1.0).plus_diagonal(Diagonal(values))
+    total = Dense(matrix).scaled(2.0).shifted(1.0).plus_diagonal(values)
     torch.testing.assert_close(total.dense(), 2 * matrix + eye(4) + values.diag())
     torch.testing.assert_close(matrix, spd(4, 10.0))  # in place on nothing of the caller's
 
@@ -99,7 +97,7 @@ def test_a_varying_diagonal_makes_a_new_matrix() -> None:
 def test_gradient_of_a_constant_diagonal_reaches_each_entry() -> None:
     matrix = spd(4, 10.0)
     values = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    Dense(matrix).plus_diagonal(Diagonal(values)).logdet().backward()
+    Dense(matrix).plus_diagonal(values).logdet().backward()
     torch.testing.assert_close(values.grad, torch.linalg.inv(matrix + eye(4)).diagonal())
 
 
@@ -114,37 +112,3 @@ def test_a_matrix_with_nan() -> None:
     for question in (operator.logdet, operator.eigenvalues, operator.root):
         with pytest.raises(NumericalError, match="4 of 4 entries NaN"):
             question()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_matrix_is_inverted_in_its_place(dtype: torch.dtype) -> None:
-    matrix, block = spd(7, 10.0).to(dtype), normal(7, 3).to(dtype)
-    inverse, solved, logdet = inverted(matrix.clone(), block)
-    torch.testing.assert_close(inverse.triu(), matrix.inverse().triu())
-    torch.testing.assert_close(solved, torch.linalg.solve(matrix, block))
-    assert logdet == pytest.approx(float(matrix.logdet()), rel=1e-5)
-    with refused(NumericalError, "a minor of 3 rows"):
-        inverted(torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), normal(4, 1).float())
-
-
-def test_a_large_factor_is_that_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, block = spd(7, 10.0), normal(7, 3)
-    expected = Dense(matrix).root().dense()
-    monkeypatch.setattr(dense, "LARGE", 1)
-    torch.testing.assert_close(Dense(matrix).root().dense(), expected)
-    torch.testing.assert_close(Dense(matrix).solve(block), torch.linalg.solve(matrix, block))
-    torch.testing.assert_close(dense.factor(matrix.clone()), matrix.cholesky())
-    torch.testing.assert_close(dense.factor(matrix.float()), matrix.float().double().cholesky())
-    place = matrix.clone()
-    assert dense.factor(place).data_ptr() == place.data_ptr()
-    with refused(NumericalError, "singular to rounding"):
-        dense.factor(matrix - 40 * eye(7))
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_a_factor_is_of_rounding_by_the_size_of_its_matrix(scale: float) -> None:
-    pivots = scale * torch.tensor([3.0, 1.0, 2e-14]).double()
-    torch.testing.assert_close(dense.factor(torch.diag(pivots)), torch.diag(pivots.sqrt()))
-    pivots[-1] *= 0.1
-    with refused(NumericalError, "singular to rounding"):
-        dense.factor(torch.diag(pivots))

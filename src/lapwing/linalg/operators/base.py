@@ -1,4 +1,4 @@
-"""Matrices known by their products."""
+"""Matrices known by their products; those whose structure answers every question exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError, UnsupportedError, check_bytes
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_bytes
+from lapwing.linalg.checks import nonnegative, positive
 
 
 class Operator(abc.ABC):
@@ -76,7 +77,8 @@ class Operator(abc.ABC):
             TooLargeError: The matrix would need more; nothing is allocated.
         """
         rows, columns = self.shape
-        needed, got = rows * columns * self.dtype.itemsize, f"{rows} x {columns} {self.dtype}, which needs"
+        needed = rows * columns * self.dtype.itemsize
+        got = f"{rows} x {columns} {self.dtype}, which needs"
         check_bytes("a dense matrix", needed, max_bytes, got, "products (operator @ v), or a larger max_bytes")
         return self._dense()
 
@@ -131,6 +133,152 @@ class FunctionOperator(Operator):
 
     def _matmat(self, block: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
         return self.forward(block)
+
+
+class Structured(Operator):
+    """A symmetric positive (semi-)definite operator whose structure answers every question exactly.
+
+    A subclass supplies products, the diagonal, eigenvalues and the basis ``Q`` of its eigenvectors, or solves, roots
+    and the determinant of its own. Vectors come back in the operator's dtype; the work behind them is float64 wherever
+    something is factorised. The spectrum and what is summed over it (eigenvalues, log-determinant, trace) stay float64.
+    Everything is differentiable, in scale, shift and matrices; where a gradient passes through eigenvectors
+    (solves and roots of LowRank, and of Kronecker in its factors) the eigenvalues must be distinct.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``d`` rows and columns, as many as the tensor that defines the operator has rows."""
+        return (len(self._like), len(self._like))
+
+    @property
+    def T(self) -> Structured:
+        """The operator itself: it is symmetric."""
+        return self
+
+    def solve(self, b: Float[Tensor, "d *k"]) -> Float[Tensor, "d *k"]:
+        """The solution ``x`` of ``A x = b``.
+
+        Args:
+            b: A vector ``[d]`` or a block of columns ``[d, k]``, in the operator's dtype.
+
+        Returns:
+            ``x``, shaped as ``b``.
+
+        Raises:
+            NumericalError: ``A`` is not positive definite.
+        """
+        return on_columns(self._solve, check_operand(self, b, self.shape[0]).double()).to(self.dtype)
+
+    def root(self) -> Operator:
+        """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``. Here ``Q √Λ``."""
+        return self._basis_times(nonnegative(self.basis_eigenvalues).sqrt())
+
+    def inverse_root(self) -> Operator:
+        """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``. Here ``Q / √Λ``."""
+        return self._basis_times(positive(self.basis_eigenvalues).rsqrt())
+
+    def logdet(self) -> Float[Tensor, ""]:
+        """The natural logarithm of the determinant, float64."""
+        return positive(self.eigenvalues()).log().sum()
+
+    @abc.abstractmethod
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """The diagonal entries."""
+
+    @abc.abstractmethod
+    def eigenvalues(self) -> Float[Tensor, " d"]:
+        """All ``d`` eigenvalues with their multiplicity, float64, in no promised order but that of the basis."""
+
+    def trace(self) -> Float[Tensor, ""]:
+        """The sum of the diagonal, float64."""
+        return self.diagonal().double().sum()
+
+    def scaled(self, c: float | Tensor) -> Structured:
+        """The operator ``c A``, sharing any factorisation that survives.
+
+        Args:
+            c: A finite scalar, not negative; gradients flow into a tensor.
+        """
+        if not _is_finite_scalar(c) or c < 0:
+            raise ConfigError("a finite scalar c >= 0 to scale by", f"{c}", "a positive number")
+        return self._affine(c, 0.0)
+
+    def shifted(self, s: float | Tensor) -> Structured:
+        """The operator ``A + s I``, sharing any factorisation that survives.
+
+        Args:
+            s: A finite scalar, such as a prior precision; gradients flow into a tensor.
+        """
+        if not _is_finite_scalar(s):
+            raise ConfigError("a finite scalar to shift by", f"{s}", "plus_diagonal for one value an entry")
+        return self._affine(1.0, s)
+
+    def plus_diagonal(self, entries: Float[Tensor, " d"]) -> Structured:
+        """The sum ``A + diag(entries)``, in a structure that is still exact.
+
+        Args:
+            entries: What is added to each entry of the diagonal, such as prior precisions, in the operator's dtype.
+
+        Raises:
+            ShapeError: There are more or fewer of them, or they have another dtype.
+            UnsupportedError: The sum has no exact structure; the message says which prior to use instead.
+        """
+        if entries.shape != self.shape[:1] or entries.dtype != self.dtype:
+            raise ShapeError(
+                f"{self.shape[0]} diagonal entries, {self.dtype}",
+                f"{entries.dtype} {list(entries.shape)}",
+                "one entry for each row",
+            )
+        return self._plus_diagonal(entries)
+
+    def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
+        return self._from_basis(self._to_basis(block) / positive(self.basis_eigenvalues)[:, None])
+
+    @property
+    def basis_eigenvalues(self) -> Float[Tensor, " w"]:
+        """The eigenvalue of each row of ``_to_basis``: all, or in low rank those of ``Eigenbasis``."""
+        return self.eigenvalues()
+
+    def _to_basis(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "w k"]:
+        """``Qᵀ`` times a block; the identity here."""
+        return block
+
+    def _from_basis(self, block: Float[Tensor, "w k"]) -> Float[Tensor, "d k"]:
+        """``Q`` times a block."""
+        return block
+
+    def _basis_times(self, values: Float[Tensor, " w"]) -> FunctionOperator:
+        """The operator ``Q diag(values)``, or where Q is not square ``Q diag(values) Qᵀ``."""
+        column = values[:, None]
+
+        def scaled_columns(block: Tensor) -> Tensor:
+            return self._from_basis(column * block)
+
+        def scaled_rows(block: Tensor) -> Tensor:
+            return column * self._to_basis(block)
+
+        def symmetric(block: Tensor) -> Tensor:
+            return self._from_basis(column * self._to_basis(block))
+
+        if len(values) == self.shape[0]:
+            return self._in_float64(scaled_columns, scaled_rows)
+        return self._in_float64(symmetric, symmetric)
+
+    @abc.abstractmethod
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Structured:
+        """The operator ``c A + s I``."""
+
+    @abc.abstractmethod
+    def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Structured: ...
+
+    def _in_float64(self, forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor]) -> FunctionOperator:
+        """A square operator in this one's dtype from products that work in float64."""
+
+        def cast(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            return lambda block: product(block.double()).to(self.dtype)
+
+        return FunctionOperator(cast(forward), cast(adjoint), self.shape, self._like)
 
 
 def in_float64(operator: Operator) -> FunctionOperator:
@@ -227,3 +375,14 @@ def check_shape(tensor: Tensor, fits: bool, expected: str, hint: str) -> None:
     """Raise unless a tensor that defines an operator fits, has entries, and is floating point."""
     if not (fits and tensor.numel() > 0 and tensor.is_floating_point()):
         raise ShapeError(f"{expected}, floating point and not empty", f"{tensor.dtype} {list(tensor.shape)}", hint)
+
+
+def _is_finite_scalar(value: float | Tensor) -> bool:
+    number = value if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+    return number.ndim == 0 and bool(number.isfinite())
+
+
+def common_value(entries: Float[Tensor, " d"]) -> Float[Tensor, ""] | None:
+    """The value, float64, that all entries share; None where they differ. Its gradient spreads evenly."""
+    values = entries.double()
+    return values.mean() if bool((values == values[0]).all()) else None
