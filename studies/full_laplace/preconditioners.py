@@ -23,6 +23,7 @@ from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.contour import spectral_interval
+from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, approximation
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full_laplace.quadrature import solved
@@ -63,7 +64,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     posterior = matrix_free(model, data, ALPHA)
     problem = posterior.problem
     with torch.no_grad():
-        noise = problem.perturbation(draws, generator=generator()).right_hand_side(problem)
+        noise = Perturbation.drawn(problem, draws, generator=generator()).right_hand_side(problem)
     reference = exactly(model, data, noise, rank)
     head = digits.facts(model, len(data[1])) | {"draws": draws, "rtol": RTOL}
     head |= {"reference_residual": float(reference.residual.max())}

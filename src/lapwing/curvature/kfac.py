@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.moment import Moment
+from lapwing.curvature.moment import LARGE, Moment
 from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Entries, Held, decompose, decompose_dealt
 from lapwing.ground.data import Data
@@ -22,7 +22,6 @@ from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, T, patch
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, Structured, nystrom
-from lapwing.linalg.cholesky import LARGE
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_root
 
 Sharing: TypeAlias = Literal["expand", "reduce"]

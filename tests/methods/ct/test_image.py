@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Matrix
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.solvers import CG, SGD
 from lapwing.methods.ct.image import DRAWS, ImagePosterior, image_prior, scaled
 from lapwing.methods.ct.observed import Observed, linear_image

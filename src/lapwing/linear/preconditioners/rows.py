@@ -20,7 +20,8 @@ from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
 from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
+from lapwing.linear.preconditioners.base import CurvatureRecipe, model_of
+from lapwing.linear.problem import Problem
 
 Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
 """Inputs and targets of some examples, and the eigenvalues ``[n, m]`` of their output Hessians."""

@@ -256,7 +256,7 @@ class Process:
         found = [
             log_determinant(
                 group.problem.precision,
-                preconditioner=self.solver.prepared(group.problem),
+                preconditioner=self.solver.preconditioner_of(group.problem),
                 generator=torch.Generator().manual_seed(self.settings.seed + number),
             )
             for number, group in enumerate(self.groups)

@@ -14,8 +14,10 @@ from lapwing.ground.results import Solution
 from lapwing.linalg.contour import contour_inverse_root, spectral_interval
 from lapwing.linalg.matrix_functions import apply_function
 from lapwing.linalg.shifted import Method
-from lapwing.linear.problem import Preconditioner, Problem, approximation
-from lapwing.linear.solvers.cg import Solver
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.preconditioners.base import Preconditioner, approximation
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.base import Solver
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class Root(abc.ABC):
 
     cure: ClassVar[str] = "more iterations"
     """What to try where a draw stops short of its tolerance."""
+
+    def cure_with(self, solver: Solver) -> str:
+        """What to try where a draw with a solver stops short of its tolerance."""
+        return self.cure
 
     @abc.abstractmethod
     def draw(
@@ -54,8 +60,12 @@ class Perturb(Root):
         self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
     ) -> Solution:
         """See ``Root.draw``."""
-        noise = problem.perturbation(samples, generator=generator)
+        noise = Perturbation.drawn(problem, samples, generator=generator)
         return solver.solve(problem, noise.right_hand_side(problem))
+
+    def cure_with(self, solver: Solver) -> str:
+        """See ``Root.cure_with``; that of the solver."""
+        return solver.cure
 
 
 @final
@@ -102,14 +112,17 @@ class Contour(Root):
         self, problem: Problem, solver: Solver, samples: int, *, generator: torch.Generator | None = None
     ) -> Solution:
         """See ``Root.draw``; the solver has no part in it."""
-        prepared = None if self.preconditioner is None else approximation(problem, self.preconditioner)
-        size = problem.size if prepared is None else prepared.root().shape[1]
+        preconditioner = None
+        size = problem.size
+        if self.preconditioner is not None:
+            preconditioner = approximation(problem, self.preconditioner)
+            size = preconditioner.root().shape[1]
         noise = probes.gaussian((size, samples), like=problem.prior.values, generator=generator)
         interval = self.interval
         if interval is None:
-            smallest, largest = spectral_interval(problem.precision, preconditioner=prepared, generator=generator)
-            known = 0.0 if self.preconditioner is not None else float(problem.prior.values.min())
-            interval = (max(smallest, known), largest)
+            smallest, largest = spectral_interval(problem.precision, preconditioner=preconditioner, generator=generator)
+            least = 0.0 if preconditioner is not None else float(problem.prior.values.min())
+            interval = (max(smallest, least), largest)
         return contour_inverse_root(
             problem.precision,
             noise,
@@ -117,7 +130,7 @@ class Contour(Root):
             interval=interval,
             rtol=self.rtol,
             max_iterations=self.max_iterations,
-            preconditioner=prepared,
+            preconditioner=preconditioner,
             method=self.shifts,
         )
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError
 from lapwing.likelihoods import Bernoulli, Gaussian
 from lapwing.linalg import Diagonal
-from lapwing.linear.loss import Line, Loss
+from lapwing.linear.mode.loss import Line, Loss
+from lapwing.linear.mode.newton import newton, search
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import CG, SGD
-from lapwing.linear.solvers.newton import minimise, search
 from tests.posterior_cases import normal
 
 PRIOR = Diagonal(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
@@ -42,7 +42,7 @@ def at(*values: float) -> Tensor:
 def test_the_minimum_has_no_gradient_from_wherever_it_started(start: float, size: float) -> None:
     x = size * normal(8, 3)
     loss = margins(x)
-    found = minimise(loss, loss.at(at(start)), CG(), rtol=1e-9, steps=20)
+    found = newton(loss, loss.at(at(start)), CG().newton_step, rtol=1e-9, steps=20)
     slope = torch.func.grad(objective(x))(found.weights)
     assert found.stopped == "converged" and found.gradient <= 1e-9
     assert slope.norm() <= 1e-7 * (PRIOR @ found.weights).norm()
@@ -55,7 +55,9 @@ def test_far_too_long_steps_are_mended_by_few_looks_along_them(monkeypatch: pyte
     prior = Diagonal(torch.logspace(-1, 1, 10, dtype=torch.float64))
     x = 50.0 * normal(40, 10)
     loss = Loss(Matrix(x, torch.ones(40, 1).to(x), Bernoulli()), prior)
-    found = minimise(loss, loss.at(torch.full((10,), -300.0, dtype=torch.float64)), CG(), rtol=1e-9, steps=120)
+    found = newton(
+        loss, loss.at(torch.full((10,), -300.0, dtype=torch.float64)), CG().newton_step, rtol=1e-9, steps=120
+    )
     assert found.stopped == "converged" and len(looks) < 12 * found.iterations
 
 
@@ -84,7 +86,7 @@ def test_a_step_of_another_length_is_mended(part: float) -> None:
 
 def test_steps_run_out() -> None:
     loss = margins(50.0 * normal(8, 3))
-    found = minimise(loss, loss.at(at(3.0)), CG(), rtol=1e-9, steps=1)
+    found = newton(loss, loss.at(at(3.0)), CG().newton_step, rtol=1e-9, steps=1)
     assert (found.stopped, found.iterations) == ("iterations", 1)
     assert found.gradient > 1e-9
 
@@ -94,7 +96,7 @@ def test_a_loss_that_is_not_finite_is_refused() -> None:
     first = loss.at(at(0.0))
     for bad in (replace(first, nll=float("nan")), replace(first, score=first.score / 0)):
         with pytest.raises(NumericalError, match="finite loss and gradient at the start"):
-            minimise(loss, bad, CG(), rtol=1e-9, steps=3)
+            newton(loss, bad, CG().newton_step, rtol=1e-9, steps=3)
 
 
 def exact(x: Tensor) -> Tensor:
@@ -105,7 +107,7 @@ def exact(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("start", [torch.zeros(3, dtype=torch.float64), normal(3, seed=4)])
 def test_a_quadratic_is_solved_by_descent_until_nothing_is_left_of_the_gradient(start: Tensor) -> None:
     loss = margins(STRETCHED, squares=True)
-    found = minimise(loss, loss.at(start), SGD(epochs=800, batch=30, rtol=0.1), rtol=1e-4, steps=50)
+    found = SGD(epochs=800, batch=30, rtol=0.1).minimise(loss, loss.at(start), rtol=1e-4, steps=50)
     assert found.stopped == "converged" and found.gradient <= 1e-4
     assert loss.gradient(loss.at(found.weights))[1] == pytest.approx(found.gradient, rel=1e-6)
     torch.testing.assert_close(found.weights, exact(STRETCHED), rtol=1e-3, atol=1e-5)
@@ -114,13 +116,13 @@ def test_a_quadratic_is_solved_by_descent_until_nothing_is_left_of_the_gradient(
 def test_noise_of_mini_batches_vanishes_with_what_is_left() -> None:
     x = normal(200, 3)
     loss = margins(x, squares=True)
-    found = minimise(loss, loss.at(normal(3, seed=4)), SGD(epochs=200, batch=64, rtol=0.1), rtol=1e-3, steps=50)
+    found = SGD(epochs=200, batch=64, rtol=0.1).minimise(loss, loss.at(normal(3, seed=4)), rtol=1e-3, steps=50)
     assert found.stopped == "converged"
     torch.testing.assert_close(found.weights, exact(x), rtol=2e-3, atol=1e-4)
 
 
 def test_epochs_run_out_over_all_solves() -> None:
     loss = margins(STRETCHED, squares=True)
-    found = minimise(loss, loss.at(normal(3)), SGD(epochs=9, batch=30, rtol=0.5), rtol=1e-9, steps=50)
+    found = SGD(epochs=9, batch=30, rtol=0.5).minimise(loss, loss.at(normal(3)), rtol=1e-9, steps=50)
     assert found.stopped == "iterations" and found.gradient > 1e-9
     assert 1 <= found.iterations <= 9 and found.matvecs < 9 + 20

@@ -49,11 +49,11 @@ class Deflation:
         factor = PivotedCholesky(rank).curvature(problem).factor
         basis = torch.linalg.qr(factor).Q
         products = problem.precision @ basis
-        values, turn = torch.linalg.eigh((basis.mT @ products).double())
-        values, turn = values.flip(0), turn.flip(1)
+        ascending, vectors = torch.linalg.eigh((basis.mT @ products).double())
+        values = ascending.flip(0)
         resolved = int((values > ROUNDING * torch.finfo(basis.dtype).eps * values[0]).sum())
-        values, turn = values[:resolved].to(basis), turn[:, :resolved].to(basis)
-        return cls(basis @ turn, products @ turn, values)
+        rotation = vectors.flip(1)[:, :resolved].to(basis)
+        return cls(basis @ rotation, products @ rotation, values[:resolved].to(basis))
 
     @property
     def shares(self) -> Float[Tensor, "q 1"]:

@@ -14,13 +14,21 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
-from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
-from lapwing.linear.loss import Loss, Mode, Point
+from lapwing.linear.mode.descent import mini_batch_descent
+from lapwing.linear.mode.loss import Loss, LossAt, Mode
+from lapwing.linear.mode.newton import newton
+from lapwing.linear.nesterov import Descended, Gradient, WhitenedGradient, settle
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.descent import Descended, Gradient, gradients, settle
-from lapwing.linear.solvers.stochastic import QUADRATURE, Distance, Stochastic, relative, residual_of, squared_error
+from lapwing.linear.solvers.stochastic.base import (
+    QUADRATURE,
+    Distance,
+    Stochastic,
+    relative,
+    residual_of,
+    squared_error,
+)
 
 POWER = 5
 """Steps of the power method on each piece of the data."""
@@ -76,6 +84,7 @@ class SGD(Stochastic):
 
     cure = "SGD with more epochs, momentum=0.99, or CG()"
     columns: ClassVar[int] = 8
+    by_mini_batches: ClassVar[bool] = True
 
     epochs: int = 200
     batch: int = 256
@@ -96,22 +105,55 @@ class SGD(Stochastic):
     ) -> Callable[[Float[Tensor, "d k"], Float[Tensor, "d k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        steps, step = self.survey(problem, columns, generator)
-        return partial(self._block, problem, steps=steps, step=step, generator=generator)
+        batches, step = self.choose_step(problem, columns, generator)
+        return partial(self._block, problem, batches=batches, step=step, generator=generator)
 
-    def approach(self, problem: Problem, b: Float[Tensor, " d"]) -> Solution:
-        """A solution judged by its residual alone, where what is left will be solved for again: see ``minimise``.
-
-        Args:
-            problem: The problem.
-            b: Right-hand side.
-        """
+    def newton_step(self, problem: Problem, b: Float[Tensor, " d"], rtol: float, passes: float = math.inf) -> Solution:
+        """See ``Solver.newton_step``; judged by its residual alone."""
+        solver = self if passes == math.inf else replace(self, epochs=int(passes))
         generator = torch.Generator().manual_seed(self.seed)
-        steps, step = self.survey(problem, 1, generator)
+        batches, step = self.choose_step(problem, 1, generator)
         block = b[:, None]
         start = torch.zeros_like(block)
-        found = self._block(problem, block, start, steps=steps, step=step, generator=generator, judged=False)
+        found = solver._block(
+            problem, block, start, batches=batches, step=step, generator=generator, residual_alone=True
+        )
         return replace(found, value=found.value[:, 0])
+
+    def mode_tolerance(self, dtype: torch.dtype) -> float:
+        """See ``Solver.mode_tolerance``."""
+        return self.rtol
+
+    def minimise(self, loss: Loss, start: LossAt, *, rtol: float, steps: int, progress: bool | None = None) -> Mode:
+        """See ``Solver.minimise``; by mini-batches, of a quadratic in Newton's steps.
+
+        The first step is chosen by the rule for the curvature at the start. The epochs are those of all solves.
+
+        Raises:
+            NumericalError: If the loss is not finite at the start, or every step diverged.
+
+        Cost:
+            Five products with the curvature before.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        batches, step = self.choose_step(loss.problem(start), 1, generator)
+        if loss.model.likelihood.noise is not None:
+            solve = replace(self, step=step).newton_step
+            passes = self.epochs + POWER
+            return newton(loss, start, solve, rtol=rtol, steps=steps, passes=passes, spent=POWER, progress=progress)
+        mode = mini_batch_descent(
+            loss,
+            start,
+            rtol=rtol,
+            batch=self.batch,
+            batches=batches,
+            step=step,
+            epochs=self.epochs,
+            momentum=self.momentum,
+            clip=self.clip,
+            progress=progress,
+        )
+        return replace(mode, matvecs=POWER + mode.matvecs)
 
     def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
         """See ``Solver.resumed``; what is left is solved for, ``Λ p = b - Λ x``, to a part ``rtol`` of it.
@@ -124,14 +166,16 @@ class SGD(Stochastic):
         """
         rest = b - problem.precision @ start
         solution = self.solve(problem, rest)
-        value, columns = start + solution.value, b[0].numel()
-        share = energy_norm(solution.value, rest) / energy_norm(value, b)
+        value = start + solution.value
+        error = solution.error
+        if error is not None:
+            error = error * energy_norm(solution.value, rest) / energy_norm(value, b)
         return replace(
             solution,
             value=value,
             residual=residual_of(problem, b, value),
-            matvecs=solution.matvecs + 2 * columns,
-            error=None if solution.error is None else solution.error * share,
+            matvecs=solution.matvecs + 2 * b[0].numel(),
+            error=error,
         )
 
     def _block(
@@ -140,67 +184,65 @@ class SGD(Stochastic):
         b: Tensor,
         start: Tensor,
         *,
-        steps: int,
+        batches: int,
         step: float,
         generator: torch.Generator,
-        judged: bool = True,
+        residual_alone: bool = False,
     ) -> Solution:
-        """The solution of columns that fit the memory, judged by what it predicts or by its residual alone."""
+        """The solution of columns that fit the memory.
+
+        Args:
+            problem: The problem.
+            b: Right-hand sides.
+            start: Where to start.
+            batches: Mini-batches m in an epoch.
+            step: Length of the first steps.
+            generator: Source of the order of the mini-batches.
+            residual_alone: Whether it is judged by its residual alone, or by what it predicts too.
+        """
         root = problem.prior.values.sqrt()[:, None]
         target = b / root
+        judge = _Judge(problem, b, residual_alone)
 
         def epoch() -> Iterator[Gradient]:
-            batches = problem.curvature.parts(b.shape[1], batch=self.batch, generator=generator)
-            pulls = ((lambda x, piece=piece: problem.scale * (piece @ x) for piece in batch) for batch in batches)
-            return gradients(pulls, root, steps, target)
+            for pieces in problem.curvature.parts(b.shape[1], batch=self.batch, generator=generator):
+                yield WhitenedGradient(_products(pieces, problem.scale), root, batches, target)
 
-        looks = 0
+        def about(now: Descended) -> float:
+            return float(relative(root * now.gradient, b).max())
 
-        def distance(z: Tensor, within: float) -> Distance:
-            nonlocal looks
-            x = z / root
-            rest = b - problem.precision @ x
-            residual = relative(rest, b)
-            if not judged:
-                return Distance(residual, None)
-            if not float(residual.max()) <= within:
-                return Distance(residual, torch.full_like(residual, math.inf))
-            looks += 1
-            off = squared_error(problem.precision, rest, problem.prior)
-            solution = (x * b).double().sum(0) + (x * rest).double().sum(0) + off
-            return Distance(residual, torch.where(off > 0, off / solution, 0.0).sqrt())
-
-        def truth(z: Tensor) -> tuple[float, Distance]:
-            found = distance(z, self.rtol)
-            return found.worst, found
+        def truth(z: Float[Tensor, "d k"]) -> tuple[float, Distance]:
+            distance = judge.distance(z / root, self.rtol)
+            return distance.worst, distance
 
         done = settle(
             root * start,
             epoch,
-            lambda now: float(relative(root * now.gradient, b).max()),
+            about,
             truth,
             rtol=self.rtol,
             step=step,
-            steps=steps,
+            steps=batches,
             epochs=self.epochs,
             momentum=self.momentum,
             clip=self.clip,
             scale=torch.linalg.vector_norm(target, dim=0),
         )
-        found = done.found
-        if found.worst == math.inf:
-            found = distance(done.value, math.inf)
-        passes = done.passes + QUADRATURE * looks
+        value = done.value / root
+        distance = done.found
+        if distance.worst == math.inf:
+            distance = judge.distance(value, math.inf)
+        passes = done.passes + QUADRATURE * judge.looks
         return Solution(
-            value=done.value / root,
-            residual=found.residual,
-            error=found.error,
+            value=value,
+            residual=distance.residual,
+            error=distance.error,
             iterations=done.steps,
             matvecs=passes * b.shape[1] + POWER * (self.step is None),
-            stopped="converged" if found.worst <= self.rtol else done.stopped,
+            stopped="converged" if distance.worst <= self.rtol else done.stopped,
         )
 
-    def survey(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
+    def choose_step(self, problem: Problem, columns: int, generator: torch.Generator) -> tuple[int, float]:
         """Mini-batches m in an epoch, and the length of a step.
 
         Args:
@@ -208,16 +250,66 @@ class SGD(Stochastic):
             columns: Columns of the blocks to come.
             generator: Source of the power method's start.
         """
-        steps, largest, root = 0, 0.0, problem.prior.values.sqrt()[:, None]
+        root = problem.prior.values.sqrt()[:, None]
         v = torch.zeros_like(root)
+        batches = 0
+        largest = 0.0
         for batch in problem.curvature.parts(columns, batch=self.batch, generator=generator):
-            found = 0.0
+            bound = 0.0
             for piece in batch:
                 if self.step is None:
                     v, value = _dominant(piece, root, v, generator)
-                    found += value
-            largest, steps = max(largest, found), steps + 1
-        return steps, self.step or 1 / (MARGIN * steps * problem.scale * largest + 1)
+                    bound += value
+            largest = max(largest, bound)
+            batches += 1
+        return batches, self.step or 1 / (MARGIN * batches * problem.scale * largest + 1)
+
+
+@final
+class _Judge:
+    """How far from the solution of ``Λ x = b`` some values are.
+
+    Args:
+        problem: Λ.
+        b: Right-hand sides.
+        residual_alone: Whether the residual alone counts, or what they predict too.
+    """
+
+    def __init__(self, problem: Problem, b: Float[Tensor, "d k"], residual_alone: bool) -> None:
+        self._problem = problem
+        self._b = b
+        self._residual_alone = residual_alone
+        self.looks = 0
+        """How often the error of predictions was estimated."""
+
+    def distance(self, x: Float[Tensor, "d k"], within: float) -> Distance:
+        """The distance of some values.
+
+        Args:
+            x: The values.
+            within: Residual up to which the error of predictions is estimated; infinite beyond.
+        """
+        precision = self._problem.precision
+        rest = self._b - precision @ x
+        residual = relative(rest, self._b)
+        if self._residual_alone:
+            return Distance(residual, None)
+        if not float(residual.max()) <= within:
+            return Distance(residual, torch.full_like(residual, math.inf))
+        self.looks += 1
+        off = squared_error(precision, rest, self._problem.prior)
+        solution = (x * self._b).double().sum(0) + (x * rest).double().sum(0) + off
+        return Distance(residual, torch.where(off > 0, off / solution, 0.0).sqrt())
+
+
+def _products(pieces: Iterator[Operator], scale: float) -> Iterator[Gradient]:
+    """The product of each piece of the curvature with s x, each read before the next."""
+    for piece in pieces:
+        yield partial(_scaled_product, piece, scale)
+
+
+def _scaled_product(piece: Operator, scale: float, x: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+    return scale * (piece @ x)
 
 
 def energy_norm(x: Float[Tensor, "d *k"], b: Float[Tensor, "d *k"]) -> Float[Tensor, " k"]:
@@ -228,74 +320,13 @@ def energy_norm(x: Float[Tensor, "d *k"], b: Float[Tensor, "d *k"]) -> Float[Ten
 def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:
     """The dominant eigenvector and eigenvalue of a piece in the prior's units, from near those of another."""
     noise = probes.gaussian(v.shape, like=v, generator=generator)
-    v, value = v + 0.5 * noise / torch.linalg.vector_norm(noise), 0.0
+    v = v + 0.5 * noise / torch.linalg.vector_norm(noise)
+    value = 0.0
     for _ in range(POWER):
         v = v / torch.linalg.vector_norm(v)
-        moved = (piece @ (v / root)) / root
-        value = float(torch.linalg.vector_norm(moved))
+        product = (piece @ (v / root)) / root
+        value = float(torch.linalg.vector_norm(product))
         if not value:
             return v, value
-        v = moved
+        v = product
     return v / value, value
-
-
-def descend_loss(loss: Loss, start: Point, solver: SGD, *, rtol: float, progress: bool | None = None) -> Mode:
-    """The minimum of a loss by Nesterov's method on mini-batches, in coordinates ``z = A^½ w``.
-
-        g = z - m A^-½ Σ_{i∈S} score_i,    steps falling linearly to 0           (Antorán 2024, section 6.2.3)
-
-    for one of m mini-batches S. The first step is the ``SGD`` rule's for the curvature at the start; one that diverges
-    is divided by four.
-
-    Args:
-        loss: The loss.
-        start: Where to start.
-        solver: Epochs, examples to a mini-batch, momentum, clipping, first step and seed.
-        rtol: Relative gradient at which the minimum is found.
-        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
-
-    Raises:
-        NumericalError: If every step diverged.
-
-    Cost:
-        An epoch: one gradient over all data. Before, about five products with the curvature; a gradient over all data
-        for each time the descent seems to be done.
-    """
-    root = loss.prior.values.sqrt()[:, None]
-    steps, step = solver.survey(loss.problem(start), 1, torch.Generator().manual_seed(solver.seed))
-
-    def epoch() -> Iterator[Gradient]:
-        scores = loss.scores(solver.batch)
-        pulls = ((lambda w, score=score: -score(w[:, 0])[:, None] for score in batch) for batch in scores)
-        return gradients(pulls, root, steps)
-
-    def truth(z: Tensor) -> tuple[float, Point]:
-        point = loss.at((z / root)[:, 0])
-        return loss.gradient(point)[1], point
-
-    with Bar("descent", most=solver.epochs, unit="epochs", progress=progress) as bar:
-
-        def about(now: Descended) -> float:
-            lengths = torch.linalg.vector_norm(
-                torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1), dim=0, dtype=torch.float64
-            )
-            left = float(lengths[0] / lengths[1:].max()) if lengths[0] > 0 else 0.0
-            bar.update(said=f"gradient {left:.1e}, done at {rtol:.1e}")
-            return left
-
-        done = settle(
-            root * start.weights[:, None],
-            epoch,
-            about,
-            truth,
-            rtol=rtol,
-            step=step,
-            steps=steps,
-            epochs=solver.epochs,
-            schedule="linear",
-            momentum=solver.momentum,
-            clip=solver.clip,
-        )
-    point, relative = done.found, loss.gradient(done.found)[1]
-    stopped = "converged" if relative <= rtol else done.stopped
-    return Mode(point.weights, point.nll, point.misfit, relative, done.steps, POWER + done.passes, stopped)

@@ -7,10 +7,11 @@ import torch
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD
-from lapwing.linear.solvers.deflation import Deflation
-from lapwing.linear.solvers.dual import SAFE, stable
+from lapwing.linear.solvers.stochastic.deflation import Deflation
+from lapwing.linear.solvers.stochastic.dual import stable
+from lapwing.linear.solvers.stochastic.kernel_rows import SAFE
 from lapwing.methods.gp import KernelMatrix, Matern
-from tests.linear.solvers.test_dual import N, problem
+from tests.linear.solvers.stochastic.test_dual import N, problem
 from tests.posterior_cases import normal
 
 

@@ -13,15 +13,15 @@ from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, Unsup
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Dense, Diagonal, Operator
 from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.mode.newton import newton
 from lapwing.linear.model import Matrix, batches
+from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SGD
-from lapwing.linear.solvers.newton import minimise
-from lapwing.linear.solvers.sgd import descend_loss
 from tests.checker import unchecked
 from tests.curvature import naive
 from tests.curvature.naive import known
-from tests.linear.solvers.test_newton import margins
+from tests.linear.mode.test_newton import margins
 from tests.operators import GramMatrix
 from tests.posterior_cases import normal, refused
 
@@ -122,7 +122,7 @@ def test_a_small_residual_is_no_solution_while_predictions_are_off() -> None:
 
 def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.Generator) -> None:
     problem = linear_model()
-    b = problem.perturbation(4000, generator=generator).right_hand_side(problem)
+    b = Perturbation.drawn(problem, 4000, generator=generator).right_hand_side(problem)
     solution = SGD(batch=20, epochs=100, rtol=0.03).solve(problem, b)
     found = solution.value @ solution.value.mT / 4000
     truth = torch.linalg.inv(problem.precision.dense())
@@ -132,7 +132,7 @@ def test_draws_have_the_inverse_precision_as_their_covariance(generator: torch.G
 
 def test_the_step_bounds_every_mini_batch() -> None:
     problem, prior = linear_model(examples=5), torch.linspace(20.0, 40.0, D, dtype=torch.float64)
-    steps, step = SGD(batch=10).survey(problem, 1, torch.Generator().manual_seed(0))
+    steps, step = SGD(batch=10).choose_step(problem, 1, torch.Generator().manual_seed(0))
     assert steps == 6
     unit = prior.rsqrt()
     batches = [
@@ -185,7 +185,7 @@ def test_columns_that_do_not_fit_are_solved_in_turn() -> None:
 
 def test_a_step_that_diverges_is_shortened() -> None:
     problem, b = linear_model(), normal(D, 3, seed=3)
-    _, step = SGD(batch=N).survey(problem, 3, torch.Generator().manual_seed(0))
+    _, step = SGD(batch=N).choose_step(problem, 3, torch.Generator().manual_seed(0))
     solution = SGD(batch=N, epochs=1000, rtol=1e-6, step=40 * step, clip=1e6).solve(problem, b)
     assert solution.converged
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-4, atol=1e-6)
@@ -209,8 +209,8 @@ def test_a_right_hand_side_of_zero_has_the_solution_zero() -> None:
 
 def test_mini_batches_of_a_loss_count_by_their_examples() -> None:
     loss = margins(3.0 * normal(50, 3), examples=20)
-    exact = minimise(loss, loss.at(normal(3)), CG(), rtol=1e-10, steps=50).weights
-    found = descend_loss(loss, loss.at(normal(3)), SGD(epochs=150, batch=20), rtol=1e-4)
+    exact = newton(loss, loss.at(normal(3)), CG().newton_step, rtol=1e-10, steps=50).weights
+    found = SGD(epochs=150, batch=20).minimise(loss, loss.at(normal(3)), rtol=1e-4, steps=50)
     assert found.iterations <= 3 * 150
     torch.testing.assert_close(found.weights, exact, rtol=0, atol=0.02)
 
@@ -239,7 +239,7 @@ def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
 def test_agrees_with_conjugate_gradients_on_a_network() -> None:
     case = known("mlp")
     problem = Problem.of(Linearisation(case.model), Diagonal(torch.ones(case.network.size, dtype=torch.float64)))
-    b = problem.perturbation(4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
+    b = Perturbation.drawn(problem, 4, generator=torch.Generator().manual_seed(0)).right_hand_side(problem)
     solution = SGD(epochs=3000, rtol=1e-6).solve(problem, b)
     assert solution.converged
     torch.testing.assert_close(solution.value, CG(rtol=1e-10).solve(problem, b).value, rtol=1e-4, atol=1e-5)
@@ -288,6 +288,6 @@ def test_the_step_is_short_enough_for_every_mini_batch() -> None:
     rows = normal(N, D)
     rows[: N // 2] *= 10.0
     problem = Problem.of(Matrix(rows, examples=N // 2), Diagonal(torch.ones(D, dtype=torch.float64)))
-    steps, step = SGD(batch=N // 2).survey(problem, 1, torch.Generator().manual_seed(0))
+    steps, step = SGD(batch=N // 2).choose_step(problem, 1, torch.Generator().manual_seed(0))
     largest = float(torch.linalg.eigvalsh(rows[: N // 2].mT @ rows[: N // 2])[-1])
     assert steps == 2 and 0.5 < step * (2 * largest + 1) <= 1

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Generic, Literal, TypeAlias, TypeVar, final
 
@@ -34,11 +33,17 @@ WINDOW = 100
 GROWTH = 10.0
 """An epoch whose gradients are this many times longer than at the start was one of divergence."""
 
-SHORTER, SHORTEST = 4.0, 4.0**4
-"""A step that diverges, or whose noise allows no more progress, is divided by the first; noise, in all, by the last."""
+SHORTER = 4.0
+"""A step that diverges, or whose noise allows no more progress, is divided by this."""
 
-PROGRESS = (0.9999, 0.98)
-"""A gradient that is not below this fraction of the best for a while goes no further: in one batch, in several."""
+SHORTEST = 4.0**4
+"""What noise divides a step by in all, at most."""
+
+PROGRESS = 0.98
+"""A gradient that is not below this fraction of the best for a while goes no further, where there are mini-batches."""
+
+PROGRESS_IN_ONE_BATCH = 0.9999
+"""The same where a step sees all the data."""
 
 Q = TypeVar("Q")
 
@@ -96,18 +101,24 @@ def descend(
     Cost:
         The gradients; memory of five blocks ``[d, k]``.
     """
-    x, velocity, mean, slope = start.clone(), torch.zeros_like(start), start.clone(), torch.zeros_like(start)
+    x = start.clone()
+    velocity = torch.zeros_like(start)
+    mean = start.clone()
+    slope = torch.zeros_like(start)
     bound = start.new_zeros(start.shape[1]) if scale is None else scale.to(start)
-    forget, taken = min(1.0, WINDOW / steps), 0
+    forget = min(1.0, WINDOW / steps)
+    taken = 0
     while True:
-        longest, first = torch.zeros_like(bound), taken
+        total_length = torch.zeros_like(bound)
+        before = taken
         for gradient in epoch():
             g = gradient(x)
             length = torch.linalg.vector_norm(g, dim=0)
             if taken == 0:
-                bound, slope = torch.maximum(bound, length), g.clone()
+                bound = torch.maximum(bound, length)
+                slope = g.clone()
             slope.lerp_(g, forget)
-            longest += length
+            total_length += length
             limit = clip * bound
             g = g * torch.where(length > limit, limit / length, 1.0)
             velocity.mul_(momentum).add_(g)
@@ -115,7 +126,7 @@ def descend(
             x.sub_(rate * (g + momentum * velocity))
             mean.lerp_(x, forget)
             taken += 1
-        diverged = not bool((longest <= GROWTH * (taken - first) * bound).all())
+        diverged = not bool((total_length <= GROWTH * (taken - before) * bound).all())
         yield Descended(mean if schedule == "average" else x, slope, taken, diverged)
 
 
@@ -176,75 +187,125 @@ def settle(
     Raises:
         NumericalError: If every step diverged.
     """
-    left, taken, checks, length, value, stopped, found = epochs, 0, 0, step, start, None, list[Q]()
+    left = epochs
+    taken = 0
+    checks = 0
+    length = step
+    value = start
+    leg: Leg[Q] | None = None
     patience = float(max(10, epochs // 8)) if schedule == "average" else math.inf
-    whole = partial(descend, epoch=epoch, steps=steps * epochs, schedule=schedule, momentum=momentum, clip=clip)
-    while left and (stopped is None or (steps > 1 and stopped == "stagnated" and length > step / SHORTEST)):
-        passes = islice(whole(value, step=length, scale=scale), left)
-        now, made, stopped, found = _watched(passes, about, truth, rtol, patience, PROGRESS[steps > 1])
-        logger.debug("mini-batch descent %s after %d steps of %.2g", stopped or "diverged", now.steps, length)
-        left, taken, checks, length = left - made, taken + now.steps, checks + len(found), length / SHORTER
-        value = start if stopped is None else now.value
-    if stopped is None:
+    progress = PROGRESS if steps > 1 else PROGRESS_IN_ONE_BATCH
+    while left:
+        descent = descend(
+            value,
+            epoch,
+            step=length,
+            steps=steps * epochs,
+            schedule=schedule,
+            momentum=momentum,
+            clip=clip,
+            scale=scale,
+        )
+        leg = _leg(islice(descent, left), about, truth, rtol, patience, progress)
+        logger.debug("mini-batch descent %s after %d steps of %.2g", leg.stopped or "diverged", leg.now.steps, length)
+        left -= leg.passes
+        taken += leg.now.steps
+        checks += len(leg.found)
+        length /= SHORTER
+        if leg.stopped is None:
+            value = start
+            continue
+        value = leg.now.value
+        limited_by_noise = steps > 1 and leg.stopped == "stagnated" and length > step / SHORTEST
+        if not limited_by_noise:
+            break
+    if leg is None or leg.stopped is None:
         raise NumericalError(
             "a step with which mini-batch descent does not diverge",
             f"steps of {SHORTER * length:.2g}",
             "larger batches, or CG()",
         )
-    if stopped != "converged":
-        found, checks = [truth(value)[1]], checks + 1
-    return Settled(value, found[-1], taken, epochs - left + checks, stopped)
+    passes = epochs - left + checks
+    if leg.stopped == "converged":
+        return Settled(value, leg.found[-1], taken, passes, leg.stopped)
+    return Settled(value, truth(value)[1], taken, passes + 1, leg.stopped)
 
 
-def _watched(
-    passes: Iterator[Descended],
+@final
+@dataclass(frozen=True, eq=False)
+class Leg(Generic[Q]):
+    """A descent with steps of one length, until it diverges, is done or goes no further.
+
+    Args:
+        now: Where it is.
+        passes: Passes over the data it took.
+        stopped: Why it ended; ``None`` where it diverged.
+        found: What each look at the truth found.
+    """
+
+    now: Descended
+    passes: int
+    stopped: Stopped | None
+    found: list[Q]
+
+
+def _leg(
+    descent: Iterator[Descended],
     about: Callable[[Descended], float],
     truth: Callable[[Tensor], tuple[float, Q]],
     rtol: float,
     patience: float,
     progress: float,
-) -> tuple[Descended, int, Stopped | None, list[Q]]:
-    """A descent until it diverges, is done or goes no further: where, after how many passes, why, what checks found."""
-    goal, best, since, found = rtol, math.inf, 0, list[Q]()
-    number, now = 0, None
-    for number, now in enumerate(passes, 1):
+) -> Leg[Q]:
+    """Follow a descent; the truth is looked at where the gradients met on the way say that it is done."""
+    goal = rtol
+    best = math.inf
+    since = 0
+    found = list[Q]()
+    number = 0
+    now = None
+    for number, now in enumerate(descent, 1):
         if now.diverged:
-            return now, number, None, found
+            return Leg(now, number, None, found)
         rest = about(now)
         if rest <= goal:
             true, what = truth(now.value)
             found.append(what)
             if true <= rtol:
-                return now, number, "converged", found
+                return Leg(now, number, "converged", found)
             goal = rest / 2
         if rest < progress * best:
-            best, since = rest, number
+            best = rest
+            since = number
         if number - since >= patience:
-            return now, number, "stagnated", found
+            return Leg(now, number, "stagnated", found)
     assert now is not None
-    return now, number, "iterations", found
+    return Leg(now, number, "iterations", found)
 
 
-def gradients(
-    batches: Iterable[Iterable[Callable[[Tensor], Tensor]]],
-    root: Float[Tensor, "d 1"],
-    steps: int,
-    target: Float[Tensor, "d k"] | float = 0.0,
-) -> Iterator[Gradient]:
-    """The gradients of one epoch, in coordinates ``z = A^½ x`` in which the prior is standard normal.
+@final
+@dataclass(frozen=True, eq=False)
+class WhitenedGradient:
+    """The estimate by one of m mini-batches S, in coordinates ``z = A^½ x`` in which the prior is standard normal.
+
+        g = m A^-½ Σ_{i∈S} ∇_i(A^-½ z) + z - t
 
     Args:
-        batches: In mini-batches, from x to the gradient of what each piece of the data adds to the objective.
+        pieces: From x to the gradient of what each piece of the data adds to the objective.
         root: ``A^½``.
-        steps: Mini-batches.
-        target: What else the gradient in z has taken off.
+        batches: m.
+        target: t, what else the gradient in z has taken off.
     """
-    for batch in batches:
 
-        def gradient(z: Tensor, batch: Iterable[Callable[[Tensor], Tensor]] = batch) -> Tensor:
-            x, total = z / root, torch.zeros_like(z)
-            for pull in batch:
-                total += pull(x)
-            return steps * total / root + z - target
+    pieces: Iterable[Callable[[Tensor], Tensor]]
+    root: Float[Tensor, "d 1"]
+    batches: int
+    target: Float[Tensor, "d k"] | float = 0.0
 
-        yield gradient
+    def __call__(self, z: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """The gradient at z."""
+        x = z / self.root
+        total = torch.zeros_like(z)
+        for gradient in self.pieces:
+            total += gradient(x)
+        return self.batches * total / self.root + z - self.target

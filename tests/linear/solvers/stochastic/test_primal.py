@@ -12,7 +12,7 @@ from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, PrimalSGD
-from lapwing.linear.solvers.primal import thinned
+from lapwing.linear.solvers.stochastic.primal import thinned
 from lapwing.methods.gp import KernelMatrix, Matern
 from tests.operators import GramMatrix
 from tests.posterior_cases import normal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -12,12 +12,9 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import Bar
-from lapwing.ground.results import Solution
-from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linear.loss import Line, Loss, Mode, Point, dot
+from lapwing.ground.results import Solution, Stopped
+from lapwing.linear.mode.loss import Line, Loss, LossAt, Mode, dot
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import CG, Solver
-from lapwing.linear.solvers.sgd import POWER, SGD
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +31,24 @@ PATIENCE = 4
 """Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
-def minimise(
-    loss: Loss, start: Point, solver: Solver, *, rtol: float, steps: int, progress: bool | None = None
+class NewtonStep(Protocol):
+    """What solves for Newton's steps, see ``Solver.newton_step``."""
+
+    def __call__(self, problem: Problem, b: Float[Tensor, " d"], rtol: float, passes: float = ...) -> Solution:
+        """``Λ⁻¹ b``, about as exactly as ``rtol``, in so many passes over the data at most."""
+        ...
+
+
+def newton(
+    loss: Loss,
+    start: LossAt,
+    solve: NewtonStep,
+    *,
+    rtol: float,
+    steps: int,
+    passes: float = math.inf,
+    spent: int = 0,
+    progress: bool | None = None,
 ) -> Mode:
     """The minimum by Newton-CG with a line search.
 
@@ -51,71 +64,62 @@ def minimise(
     Args:
         loss: The loss.
         start: Where to start.
-        solver: Solves with Λ; a ``CG`` as loosely as leaves the convergence superlinear, of a quadratic as exactly as
-            its minimum is asked for; the epochs of an ``SGD`` are those of all solves together.
+        solve: Solves with Λ, as loosely as leaves the convergence superlinear, of a quadratic as exactly as its minimum
+            is asked for.
         rtol: Relative gradient at which the minimum is found.
         steps: Most steps.
+        passes: Most passes over the data, of all solves together.
+        spent: Those there were before.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Raises:
-        NumericalError: If the loss is not finite at the start, or every step of an ``SGD`` diverged.
+        NumericalError: If the loss is not finite at the start.
 
     Cost:
         A step: a solve, a pass along it and a gradient.
     """
     if math.isnan(start.nll) or not bool(start.score.isfinite().all()):
         raise NumericalError("a finite loss and gradient at the start", f"a loss of {start.nll}", "initial=None")
-    point, spent, before, number, stopped = start, 0, 1.0, 0, None
-    best, lowest, since = math.inf, math.inf, 0
-    most = math.inf
-    if isinstance(solver, SGD):
-        step = solver.survey(loss.problem(point), 1, torch.Generator().manual_seed(solver.seed))[1]
-        solver, most, spent = replace(solver, step=step), solver.epochs + POWER, POWER
+    quadratic = bool(loss.model.likelihood.noise)
+    point = start
+    before = 1.0  # the relative gradient of the step before
+    number = 0
+    best = math.inf
+    least = math.inf
+    since = 0  # the step that last lowered the gradient or the objective
+    stopped: Stopped | None = None
     with Bar("Newton", most=steps, progress=progress) as bar:
         while True:
             slope, relative = loss.gradient(point)
             value = loss.value(point)
             bar.update(0, f"gradient {relative:.1e}, done at {rtol:.1e}")
-            if relative < best or value < lowest - rounding(point) * abs(lowest):
+            if relative < best or value < least - rounding(point) * abs(least):
                 since = number
-            best, lowest = min(best, relative), min(lowest, value)
+            best = min(best, relative)
+            least = min(least, value)
             if relative <= rtol:
                 stopped = "converged"
-            elif number == steps or spent >= most:
+            elif number == steps or spent >= passes:
                 stopped = "iterations"
             elif number - since >= PATIENCE:
                 stopped = "stagnated"
             if stopped is not None:
                 return Mode(point.weights, point.nll, point.misfit, relative, number, spent, stopped)
-            near = 0.0 if loss.model.likelihood.noise else min(LOOSEST, (relative / before) ** 2)
-            tolerance = max(near, min(LOOSEST, TIGHTEST * rtol / relative))
-            solution = solved(loss.problem(point), -slope, solver, tolerance, float(most - spent))
+            superlinear = 0.0 if quadratic else min(LOOSEST, (relative / before) ** 2)
+            tolerance = max(superlinear, min(LOOSEST, TIGHTEST * rtol / relative))
+            solution = solve(loss.problem(point), -slope, tolerance, passes - spent)
             line = loss.line(point, solution.value)
             length = search(line)
             point = line.end(length)
-            spent, number, before = spent + solution.matvecs + 1, number + 1, relative
+            spent += solution.matvecs + 1
+            number += 1
+            before = relative
             bar.update()
             words = "Newton step %d: gradient %.2g, objective %.6g, %d products, length %.2g"
             logger.debug(words, number, relative, value, solution.matvecs, length)
 
 
-def solved(problem: Problem, b: Float[Tensor, " d"], solver: Solver, rtol: float, left: float) -> Solution:
-    """``Λ⁻¹ b``: by ``CG`` as loosely as asked, residuals in the units of the prior; by ``SGD`` in the passes left."""
-    if isinstance(solver, SGD):
-        return replace(solver, epochs=int(left)).approach(problem, b)
-    if not isinstance(solver, CG):
-        return solver.solve(problem, b)
-    return conjugate_gradients(
-        problem.precision,
-        b,
-        rtol=rtol,
-        max_iterations=solver.max_iterations,
-        preconditioner=solver.prepared(problem) or problem.prior,
-        unit=problem.prior.values.rsqrt(),
-    )
-
-
-def lowest(loss: Loss) -> Point:
+def lowest(loss: Loss) -> LossAt:
     """Where to start: the best point on the way from the weights the model was made linear at to 0."""
     weights = loss.model.weights
     point = loss.at(weights)
@@ -127,24 +131,33 @@ def lowest(loss: Loss) -> Point:
 
 def search(line: Line) -> float:
     """How far to go along a step: where the slope has all but gone, and the objective is no higher than it was."""
-    point, step, prior = line.point, line.step, line.loss.prior
-    pull, bend = dot(prior @ point.weights, step), dot(step, prior @ step)
-    first, here = line.slope(0.0) + pull, line.value(0.0)
-    noise = rounding(point) * (abs(here) + abs(pull) + bend)
-    low, high, length = 0.0, math.inf, 1.0
+    point = line.point
+    step = line.step
+    prior = line.loss.prior
+    pull = dot(prior @ point.weights, step)  # slope and curvature of the prior along the step
+    curvature = dot(step, prior @ step)
+    first = line.slope(0.0) + pull
+    here = line.value(0.0)
+    noise = rounding(point) * (abs(here) + abs(pull) + curvature)
+    low = 0.0
+    high = math.inf
+    length = 1.0
     while 1 / REACH < length < REACH:
-        slope = line.slope(length) + pull + length * bend
+        slope = line.slope(length) + pull + length * curvature
         if abs(slope) <= FLAT * abs(first) + noise:
-            rise = line.value(length) - here + length * pull + 0.5 * length**2 * bend
+            rise = line.value(length) - here + length * pull + 0.5 * length**2 * curvature
             if rise <= noise:
                 return length
-        low, high = (low, length) if slope > 0 else (length, high)
+        if slope > 0:
+            high = length
+        else:
+            low = length
         if high - low <= 1e-3 * high < math.inf:
             return low
         length = 2.0 * length if high == math.inf else (low + high) / 2
     return length
 
 
-def rounding(point: Point) -> float:
+def rounding(point: LossAt) -> float:
     """What a number computed from the weights' dtype may be wrong by, relatively."""
     return 10 * torch.finfo(point.weights.dtype).eps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -12,18 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, check_count, check_fraction, check_positive
+from lapwing.ground.errors import check_count, check_fraction, check_positive
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator, Structured
 from lapwing.linalg.lanczos import lanczos
 from lapwing.linalg.operators.base import congruence
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import Solver, in_blocks
-
-logger = logging.getLogger(__name__)
-
-SHORTER, TRIES = 2.0, 8
-"""A step that diverges is divided by the first, and so many times at most."""
+from lapwing.linear.solvers.base import Solver, in_blocks
 
 QUADRATURE = 5
 """Nodes of the quadrature by which an error is estimated."""
@@ -100,45 +94,6 @@ class Stochastic(Solver):
         return in_blocks(solve, problem, b, initial, width)
 
 
-def shortened(
-    attempt: Callable[[Tensor, Tensor, float], Solution | None], step: float, n: int
-) -> Callable[[Float[Tensor, "d k"], Float[Tensor, "d k"]], Solution]:
-    """The solution from right-hand sides and starts, by shorter steps where longer ones diverge.
-
-    Args:
-        attempt: A descent from these with steps of some length β; ``None`` where it diverges.
-        step: The first β, times n.
-        n: Rows; lengths of steps are said as the source has them, βn.
-
-    Raises:
-        NumericalError: If every step diverged.
-    """
-
-    def solve(b: Tensor, start: Tensor) -> Solution:
-        length = step
-        for _ in range(TRIES):
-            solution = attempt(b, start, length / n)
-            if solution is not None:
-                return solution
-            length /= SHORTER
-            logger.info("a step diverged; βn = %.3g now", length)
-        got = f"divergence down to steps βn = {length:.3g}"
-        raise NumericalError("a descent that converges", got, "a smaller step=, float64, or CG()")
-
-    return solve
-
-
-def announce(steps: int, seconds: float) -> None:
-    """Say how long a descent will take at most, where that is more than a minute.
-
-    Args:
-        steps: Its steps.
-        seconds: What one takes.
-    """
-    if steps * seconds > 60:
-        logger.info("%d steps of %.1f ms: %.0f minutes at most", steps, 1e3 * seconds, steps * seconds / 60)
-
-
 def squared_error(precision: Operator, rest: Float[Tensor, "d k"], prior: Structured) -> Float[Tensor, " k"]:
     """``|x - x*|²_Λ = rᵀ Λ⁻¹ r`` of each column, estimated from its residual ``r = b - Λ x``; float64.
 
@@ -158,25 +113,6 @@ def squared_error(precision: Operator, rest: Float[Tensor, "d k"], prior: Struct
     whitened = congruence(precision, root)
     start = root.T @ rest.to(root.dtype)
     return lanczos(whitened, start, QUADRATURE).quadrature(torch.reciprocal)
-
-
-def function_distance(problem: Problem, b: Float[Tensor, "n k"], x: Float[Tensor, "n k"]) -> Distance:
-    """How far from the solution of ``(s K + N) x = b`` some weights are, their predictions at most.
-
-    With a residual r predictions at the data are off by ``s K (s K + N)⁻¹ r``, in units of the noise no longer than r:
-    the error is ``|N⁻½ r| / |N⁻½ b|``.
-
-    Args:
-        problem: In the function view.
-        b: Right-hand sides.
-        x: The weights.
-
-    Cost:
-        A product with K.
-    """
-    rest = b - problem.precision @ x
-    unit = problem.prior.values.sqrt()[:, None]
-    return Distance(relative(rest, b), relative(rest / unit, b / unit))
 
 
 def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:

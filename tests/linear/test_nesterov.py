@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.results import Stopped
-from lapwing.linear.solvers.descent import Descended, Gradient, Schedule, Settled, descend, settle
+from lapwing.linear.nesterov import Descended, Gradient, Schedule, Settled, descend, settle
 from tests.posterior_cases import normal
 
 START = normal(5, 2)

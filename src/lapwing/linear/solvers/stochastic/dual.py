@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, final
 
@@ -14,23 +14,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
+from lapwing.linear.nesterov import WINDOW
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.deflation import Deflation
-from lapwing.linear.solvers.descent import WINDOW
-from lapwing.linear.solvers.stochastic import Distance, Stochastic, announce, function_distance, shortened
-
-SUBSET = 2000
-"""Rows from which the largest eigenvalue is estimated; it grows with their number."""
-
-POWER = 20
-"""Steps of the power method on them."""
-
-SAFE = 0.75
-"""Part of the longest stable step that is taken; mini-batches leave that much room."""
+from lapwing.linear.solvers.stochastic.base import Distance, Stochastic
+from lapwing.linear.solvers.stochastic.deflation import Deflation
+from lapwing.linear.solvers.stochastic.kernel_rows import (
+    GROWTH,
+    LOOKS,
+    SAFE,
+    coordinates,
+    function_distance,
+    largest_eigenvalue,
+    shortened,
+)
 
 LEAST = 16
 """Coordinates of a step, unless fewer are asked for: what is done for all of them costs more than so few rows."""
@@ -40,15 +39,6 @@ FOLDED = 100
 
 SKIPPED = 10
 """The average is taken of every so manyeth iterate."""
-
-LOOKS = 20
-"""Looks at the true residual in a whole descent; each is one product with the matrix."""
-
-TIMED = 50
-"""Steps after which it is said how long all will take."""
-
-GROWTH = 10.0
-"""A residual so many times that of zero tells of divergence."""
 
 
 @final
@@ -126,12 +116,20 @@ class SDD(Stochastic):
     ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        batch, step = self.batch, self.step
-        deflation: Deflation | None = None
-        if step is None:
-            deflation = Deflation.of(problem, min(self.rank, problem.size)) if self.rank else None
-            batch, step = stable(problem, self.momentum, batch, generator, deflation)
+        if self.step is not None:
+            descend = partial(self._descend, problem, self.batch, None, generator)
+            return shortened(descend, self.step, problem.size)
+        deflation = Deflation.of(problem, min(self.rank, problem.size)) if self.rank else None
+        batch, step = stable(problem, self.momentum, self.batch, generator, deflation)
         return shortened(partial(self._descend, problem, batch, deflation, generator), step, problem.size)
+
+    def within(self, seconds: float) -> SDD:
+        """See ``Solver.within``."""
+        return replace(self, seconds=seconds)
+
+    def with_progress(self, progress: bool) -> SDD:
+        """See ``Solver.with_progress``."""
+        return replace(self, progress=progress)
 
     def _descend(
         self,
@@ -144,41 +142,38 @@ class SDD(Stochastic):
         step: float,
     ) -> Solution | None:
         """One descent with a constant step; ``None`` where it diverges."""
-        forget = min(1.0, WINDOW / self.steps)
-        path = _Path(start, self.momentum, forget, deflation)
-        n, noise = problem.size, problem.prior.values[:, None]
+        n = problem.size
+        noise = problem.prior.values[:, None]
         look = max(1, self.steps // LOOKS)
-        found = Distance(torch.zeros(0), torch.zeros(0))
+        path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps), deflation)
+        found: Distance | None = None
         stopped: Stopped = "interrupted"
-        bar = Bar("dual descent", most=self.steps, progress=self.progress)
         begun = time.perf_counter()
+        bar = Bar("dual descent", most=self.steps, progress=self.progress)
         with suppress(KeyboardInterrupt), bar:
-            order = coordinates(n, batch, b.device, generator)
-            while path.taken < self.steps:
-                index, p = next(order), path.ahead()
+            for index in coordinates(n, batch, b.device, generator):
+                p = path.ahead()
                 gradient = problem.scale * problem.curvature.product_rows(index, p) + noise[index] * p[index] - b[index]
                 gradient += path.product_apart(index)
                 path.move(index, gradient.mul_(-step * n / len(index)))
                 bar.update()
-                if path.taken == TIMED:
-                    announce(self.steps, (time.perf_counter() - begun) / TIMED)
                 over = self.seconds is not None and time.perf_counter() - begun > self.seconds
                 if path.taken % look and path.taken < self.steps and not over:
                     continue
                 found = function_distance(problem, b, path.average())
-                worst = found.worst
-                bar.update(0, f"residual {worst:.1e}, done at {self.rtol:.1e}")
-                if not worst < GROWTH:
+                bar.update(0, f"residual {found.worst:.1e}, done at {self.rtol:.1e}")
+                if not found.worst < GROWTH:
                     return None
-                if worst <= self.rtol:
+                if found.worst <= self.rtol:
                     stopped = "converged"
-                    break
-                if over:
+                elif over:
                     stopped = "seconds"
-                    break
-            else:
-                stopped = "iterations"
-        if stopped == "interrupted":
+                elif path.taken == self.steps:
+                    stopped = "iterations"
+                else:
+                    continue
+                break
+        if stopped == "interrupted" or found is None:
             found = function_distance(problem, b, path.average())
         matvecs = b.shape[1] * (path.taken * batch // n + path.taken // look)
         return Solution(path.average(), found.residual, path.taken, matvecs, stopped, found.error)
@@ -202,9 +197,12 @@ class _Path:
     """
 
     def __init__(self, start: Tensor, momentum: float, forget: float, deflation: Deflation | None = None) -> None:
-        self._start, self._rho = start.clone(), momentum
-        self._sum, self._weighted = torch.zeros_like(start), torch.zeros_like(start)
-        self._mean, self._ahead = start.clone(), torch.empty_like(start)
+        self._start = start.clone()
+        self._rho = momentum
+        self._sum = torch.zeros_like(start)
+        self._weighted = torch.zeros_like(start)
+        self._mean = start.clone()
+        self._ahead = torch.empty_like(start)
         self._share = 1 - (1 - forget) ** SKIPPED
         self._age = 0  # steps since the weighted sum was last rescaled
         self.taken = 0
@@ -268,13 +266,6 @@ class _Path:
         return self._ahead.div_(1 - self._rho).add_(self._start)
 
 
-def coordinates(n: int, batch: int, device: torch.device, generator: torch.Generator) -> Iterator[Int[Tensor, " r"]]:
-    """Coordinates in random order, pass after pass without end."""
-    while True:
-        order = torch.tensor(probes.permutation(n, generator=generator), device=device)
-        yield from (part for part in order.split(min(batch, n)) if len(part) == min(batch, n))
-
-
 def stable(
     problem: Problem, momentum: float, most: int, generator: torch.Generator, deflation: Deflation | None = None
 ) -> tuple[int, float]:
@@ -296,27 +287,3 @@ def stable(
     each = 2 * (1 - momentum) / float(diagonal.max())
     batch = min(most, max(LEAST, math.ceil(2 * whole / each)))
     return batch, SAFE * min(whole, each * batch)
-
-
-def largest_eigenvalue(problem: Problem, generator: torch.Generator, deflation: Deflation | None = None) -> float:
-    """``λ₁`` of ``s K + N``: that of some rows and columns of ``s K``, raised in proportion to their number.
-
-    Where some vectors are deflated it is that of what they leave.
-
-    Cost:
-        2,000 rows, of which as many columns are kept, and twenty products with them.
-    """
-    n = problem.size
-    order = probes.permutation(n, generator=generator)[: min(n, SUBSET)]
-    index = torch.tensor(order, device=problem.prior.values.device)
-    block = problem.scale * problem.curvature.rows(index, index)
-    if deflation is not None:
-        removed = deflation.removed(index)
-        block = block.addmm_(removed, removed.mT, alpha=-1.0)
-    v = probes.gaussian([len(index)], like=block, generator=generator)
-    largest = 0.0
-    for _ in range(POWER):
-        v = block @ (v / torch.linalg.vector_norm(v))
-        largest = float(torch.linalg.vector_norm(v))
-    found = largest * n / len(index) + float(problem.prior.values.max())
-    return found if deflation is None else max(found, float(deflation.values[-1]))

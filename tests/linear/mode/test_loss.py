@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
-from lapwing.linear import loss as module
-from lapwing.linear.loss import Loss
+from lapwing.linear.mode import loss as module
+from lapwing.linear.mode.loss import Loss
 from lapwing.linear.tangent import Target
 from tests.linear.tangent_dense import SCALE, Dense, somewhere, uneven
 from tests.posterior_cases import PROBLEMS, normal
@@ -52,7 +52,7 @@ def test_a_line_knows_the_loss_along_it(name: str, spare: int, monkeypatch: pyte
     w, p = somewhere(dense.size), normal(dense.size, seed=8)
     with torch.no_grad():
         line = loss.line(loss.at(w), p)
-        assert (line.kept is None) == (spare == 8)
+        assert (line.known_rays is None) == (spare == 8)
         for length in (0.0, 0.7):
             t = torch.tensor(length, dtype=torch.float64)
             along, slope = torch.func.grad_and_value(lambda t: SCALE * dense.nll(w + t * p))(t)[::-1]
@@ -61,4 +61,4 @@ def test_a_line_knows_the_loss_along_it(name: str, spare: int, monkeypatch: pyte
         end = line.end(0.7)
         torch.testing.assert_close(end.weights, w + 0.7 * p)
         torch.testing.assert_close(end.score, loss.at(end.weights).score)
-        assert bool(end.curvature.known) and (len(end.curvature.known) > 0)
+        assert len(end.curvature.output_cache) > 0

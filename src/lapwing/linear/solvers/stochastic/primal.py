@@ -19,17 +19,18 @@ from lapwing.ground.errors import check_count, check_fraction
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, Structured
-from lapwing.linear.gauss_newton import Gram
+from lapwing.linear.nesterov import Gradient, descend
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.descent import Gradient, descend
-from lapwing.linear.solvers.dual import GROWTH, LOOKS, SAFE, coordinates, largest_eigenvalue
-from lapwing.linear.solvers.stochastic import (
-    Distance,
-    Stochastic,
+from lapwing.linear.psd_operator import PSDOperator
+from lapwing.linear.solvers.stochastic.base import Distance, Stochastic, relative, squared_error
+from lapwing.linear.solvers.stochastic.kernel_rows import (
+    GROWTH,
+    LOOKS,
+    SAFE,
+    coordinates,
     function_distance,
-    relative,
+    largest_eigenvalue,
     shortened,
-    squared_error,
 )
 
 FACTOR = 2**31
@@ -124,12 +125,17 @@ class PrimalSGD(Stochastic):
         error = None if found.error is None else found.error * share
         return replace(found, value=found.value + shift, residual=found.residual * length, error=error)
 
+    def with_progress(self, progress: bool) -> PrimalSGD:
+        """See ``Solver.with_progress``."""
+        return replace(self, progress=progress)
+
     def descent(
         self, problem: Problem, columns: int
     ) -> Callable[[Float[Tensor, "n k"], Float[Tensor, "n k"]], Solution]:
         """See ``Stochastic.descent``."""
         generator = torch.Generator().manual_seed(self.seed)
-        noise, n = problem.prior.values, problem.size
+        noise = problem.prior.values
+        n = problem.size
         level = float(noise.mean())
         step = self.step
         if step is None:
@@ -151,42 +157,40 @@ class PrimalSGD(Stochastic):
         """One descent with a constant step; ``None`` where it diverges."""
         look = max(1, self.steps // LOOKS)
         points = None if induced is None else induced.points
-        at = slice(None) if points is None else points
-        passes = descend(
-            start[at],
-            lambda: islice(self._gradients(problem, b, points, generator), look),
-            step=step,
-            steps=self.steps,
-            momentum=self.momentum,
-        )
+        place = slice(None) if points is None else points
 
-        def distance(within: float) -> Distance:
+        def epoch() -> Iterator[Gradient]:
+            return islice(self._gradients(problem, b, points, generator), look)
+
+        def distance(x: Float[Tensor, "n k"], within: float) -> Distance:
             if induced is None:
                 return function_distance(problem, b, x)
             return induced.distance(problem, b, x, within)
 
-        x, taken = start, 0
+        descent = descend(start[place], epoch, step=step, steps=self.steps, momentum=self.momentum)
+        x = start
+        taken = 0
         within = self.rtol
         stopped: Stopped = "interrupted"
         bar = Bar("primal descent", most=self.steps, progress=self.progress)
         with suppress(KeyboardInterrupt), bar:
-            for now in islice(passes, -(-self.steps // look)):
-                since = now.steps - taken
-                x, taken = torch.zeros_like(start), now.steps
-                x[at] = now.value
-                found = distance(within)
-                left = float(found.residual.max())
-                bar.update(since, f"residual {left:.1e}, done at {self.rtol:.1e}")
-                if now.diverged or not left < GROWTH:
+            for now in islice(descent, math.ceil(self.steps / look)):
+                x = torch.zeros_like(start)
+                x[place] = now.value
+                found = distance(x, within)
+                residual = float(found.residual.max())
+                bar.update(now.steps - taken, f"residual {residual:.1e}, done at {self.rtol:.1e}")
+                taken = now.steps
+                if now.diverged or not residual < GROWTH:
                     return None
                 if found.worst <= self.rtol:
                     stopped = "converged"
                     break
-                if left <= within:
-                    within = left / 2
+                if residual <= within:
+                    within = residual / 2
             else:
                 stopped = "iterations"
-        found = distance(math.inf)
+        found = distance(x, math.inf)
         matvecs = b.shape[1] * (2 * taken * self.batch // problem.size + LOOKS)
         return Solution(x, found.residual, taken, matvecs, stopped, found.error)
 
@@ -194,20 +198,41 @@ class PrimalSGD(Stochastic):
         self, problem: Problem, b: Tensor, points: Tensor | None, generator: torch.Generator
     ) -> Iterator[Gradient]:
         """Unbiased estimates of the gradient, without end."""
-        noise, n, gram = problem.prior.values, problem.size, problem.curvature
+        noise = problem.prior.values
         level = float(noise.mean())
-        for index in coordinates(n, self.batch, b.device, generator):
-            rows = problem.scale * gram.rows(index, points)
-            phi = gram.features(self.features, generator, points)
-            weight = level / noise[index, None] * n / len(index)
+        for index in coordinates(problem.size, self.batch, b.device, generator):
+            yield PrimalGradient(
+                rows=problem.scale * problem.curvature.rows(index, points),
+                targets=b[index],
+                weight=level / noise[index, None] * problem.size / len(index),
+                features=problem.curvature.features(self.features, generator, points),
+                level=level * problem.scale,
+            )
 
-            def gradient(
-                x: Tensor, rows: Tensor = rows, phi: Tensor = phi, weight: Tensor = weight, index: Tensor = index
-            ) -> Tensor:
-                found = rows.mT @ (weight * (rows @ x - b[index]))
-                return found.addmm_(phi, phi.mT @ x, alpha=level * problem.scale)
 
-            yield gradient
+@final
+@dataclass(frozen=True, eq=False)
+class PrimalGradient:
+    """``Kᵀ_I (W (K_I x - b_I)) + ν Φ Φᵀ x`` for some rows I and random features Φ.
+
+    Args:
+        rows: ``K_I``.
+        targets: ``b_I``.
+        weight: W, of each row.
+        features: Φ.
+        level: ν.
+    """
+
+    rows: Float[Tensor, "r n"]
+    targets: Float[Tensor, "r k"]
+    weight: Float[Tensor, "r 1"]
+    features: Float[Tensor, "n D"]
+    level: float
+
+    def __call__(self, x: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """The gradient at x."""
+        gradient = self.rows.mT @ (self.weight * (self.rows @ x - self.targets))
+        return gradient.addmm_(self.features, self.features.mT @ x, alpha=self.level)
 
 
 @final
@@ -226,13 +251,13 @@ class InducingPoints:
     @classmethod
     def thinned(cls, problem: Problem, correlation: float, generator: torch.Generator) -> InducingPoints:
         """Those no two of which are more alike; see ``thinned``."""
-        gram = problem.curvature
-        points = thinned(gram, correlation, generator)
-        diagonal = gram.diagonal()[points].double()
+        kernel = problem.curvature
+        points = thinned(kernel, correlation, generator)
+        diagonal = kernel.diagonal()[points].double()
         if 8 * len(points) ** 2 > FACTOR:
             return cls(points, Diagonal(diagonal))
-        rounding = torch.finfo(gram.dtype).eps ** 0.5 * float(diagonal.max())
-        return cls(points, Dense(gram.rows(points, points).double(), shift=rounding))
+        rounding = torch.finfo(kernel.dtype).eps ** 0.5 * float(diagonal.max())
+        return cls(points, Dense(kernel.rows(points, points).double(), shift=rounding))
 
     def distance(self, problem: Problem, b: Float[Tensor, "n k"], x: Float[Tensor, "n k"], within: float) -> Distance:
         """How far from the solution some weights are.
@@ -246,17 +271,17 @@ class InducingPoints:
         Cost:
             Three products with K; ten more for the error.
         """
-        gram = problem.curvature
+        kernel = problem.curvature
         scale = problem.scale
         noise = problem.prior.values[:, None]
         points = self.points
 
         def precision(block: Float[Tensor, "m k"]) -> Float[Tensor, "m k"]:
             whole = block.new_zeros(problem.size, block.shape[1]).index_copy_(0, points, block)
-            values = gram @ whole
-            return (gram @ (scale * values / noise))[points] + values[points]
+            values = kernel @ whole
+            return (kernel @ (scale * values / noise))[points] + values[points]
 
-        target = (gram @ (b / noise))[points]
+        target = (kernel @ (b / noise))[points]
         rest = target - precision(x[points])
         residual = relative(rest, target)
         if not float(residual.max()) <= within:
@@ -267,25 +292,26 @@ class InducingPoints:
         return Distance(residual, (scale * off).sqrt() / torch.where(size > 0, size, 1.0))
 
 
-def thinned(gram: Gram, correlation: float, generator: torch.Generator) -> Int[Tensor, " m"]:
+def thinned(kernel: PSDOperator, correlation: float, generator: torch.Generator) -> Int[Tensor, " m"]:
     """Points of a kernel matrix none two of which are more alike, with every other one near one of them.
 
     Args:
-        gram: K.
+        kernel: K.
         correlation: ``k(x, x') / √(k(x, x) k(x', x'))`` above which one of two is left out.
         generator: The order in which they are gone through.
 
     Cost:
         A row for each that is kept; memory of 128 rows.
     """
-    root = gram.diagonal().sqrt()
+    root = kernel.diagonal().sqrt()
     order = torch.tensor(probes.permutation(len(root), generator=generator), device=root.device)
-    left, kept = torch.ones_like(root, dtype=torch.bool), list[Tensor]()
+    is_left = torch.ones_like(root, dtype=torch.bool)
+    chosen = list[Tensor]()
     for part in order.split(128):
-        block = part[left[part]]
-        near = gram.rows(block) > correlation * root[block, None] * root
+        block = part[is_left[part]]
+        near = kernel.rows(block) > correlation * root[block, None] * root
         for point, neighbours in zip(block, near, strict=True):
-            if left[point]:
-                kept.append(point)
-                left &= ~neighbours
-    return torch.stack(kept).sort().values
+            if is_left[point]:
+                chosen.append(point)
+                is_left &= ~neighbours
+    return torch.stack(chosen).sort().values

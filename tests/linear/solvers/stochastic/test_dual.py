@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 
 import pytest
 import torch
 from torch import Tensor
 
+from lapwing.ground import progress
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import CG, SDD, dual
-from lapwing.linear.solvers.dual import LEAST, SAFE, stable
-from lapwing.linear.solvers.stochastic import announce
+from lapwing.linear.solvers import CG, SDD
+from lapwing.linear.solvers.stochastic.dual import LEAST, stable
+from lapwing.linear.solvers.stochastic.kernel_rows import SAFE
 from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
 
@@ -86,15 +88,15 @@ def test_it_goes_on_from_where_another_solve_ended() -> None:
     assert solution.converged and solution.iterations <= 10
 
 
-def test_a_descent_of_minutes_says_so_before(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descent_of_minutes_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, _ = problem()
-    clock = iter(range(2))
-    monkeypatch.setattr(dual.time, "perf_counter", lambda: 50.0 * next(clock))
+    ticks = count()
+    monkeypatch.setattr(progress, "clock", lambda: float(next(ticks)))
     with caplog.at_level(logging.INFO, logger="lapwing"):
         SDD(steps=90, batch=32, rtol=1e-6).solve(kernel, normal(N, 1))
-        assert caplog.messages == ["90 steps of 1000.0 ms: 2 minutes at most"]
-        announce(50, 1.0)
     assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("dual descent: at most ")
+    assert caplog.messages[0].endswith(" s more, for 88 of 90 steps")
 
 
 def test_the_solution_says_how_far_its_predictions_are_at_most() -> None:

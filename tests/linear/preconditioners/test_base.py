@@ -31,7 +31,7 @@ def test_with_another_prior_or_noise_only_these_are_others(recipe: CurvatureReci
     first = approximation(before, recipe)
     after = before.with_prior(Diagonal(3.0 * before.prior.values), 2.5)
     second = approximation(after, recipe)
-    assert after.kept is before.kept and list(before.kept) == [recipe]
+    assert after.curvature_cache is before.curvature_cache and list(before.curvature_cache) == [recipe]
     assert approximation(after.with_prior(Diagonal(1.0 * after.prior.values), 2.5), recipe) is second
     identity = torch.eye(before.size).double()
     curvature = first @ identity - before.prior.dense()
@@ -49,4 +49,4 @@ def test_a_recipe_that_knows_only_the_whole_is_made_for_each_prior() -> None:
     for each in (before, after):
         assert approximation(each, Whole()) is approximation(each, Whole())
         torch.testing.assert_close(approximation(each, Whole()).dense(), each.precision.dense())
-    assert not before.kept
+    assert not before.curvature_cache

@@ -1,10 +1,11 @@
-"""The convex loss of a linear model with a Gaussian prior, as minimisers see it: at points, along lines, in pieces."""
+"""The convex loss of a linear model with a Gaussian prior, as minimisers see it: at weights, along lines, in pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, final
+from functools import partial
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -12,12 +13,31 @@ from torch import Tensor
 
 from lapwing.ground.results import Ended, Stopped
 from lapwing.linalg import Diagonal
-from lapwing.linear.gauss_newton import SPARE, GGNProduct, moved, signature
+from lapwing.linear.gauss_newton import SPARE, GGNProduct, outputs_at, signature
 from lapwing.linear.model import Chunk, LinearModel, batches
-from lapwing.linear.problem import Kept, Problem
+from lapwing.linear.problem import CachedCurvature, Problem
 
-Ray: TypeAlias = tuple[bytes, Tensor, Tensor, Tensor]
-"""Of a chunk of the data its signature, the outputs h, how a step moves them, ``J p``, and the targets."""
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ray:
+    """How the outputs of a chunk of the data move along a line, ``h + t J p``.
+
+    Args:
+        inputs: The signature of its inputs.
+        outputs: h.
+        change: ``J p``.
+        targets: Its targets.
+    """
+
+    inputs: bytes
+    outputs: Float[Tensor, "n *event c"]
+    change: Float[Tensor, "n *event c"]
+    targets: Tensor
+
+    def at(self, length: float) -> Float[Tensor, "n *event c"]:
+        """The outputs at ``t = length``."""
+        return self.outputs + length * self.change
 
 
 @final
@@ -47,7 +67,7 @@ class Mode(Ended):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Point:
+class LossAt:
     """What one pass over the data says at some weights.
 
     Args:
@@ -65,16 +85,18 @@ class Point:
     misfit: float
 
     @classmethod
-    def of(cls, weights: Float[Tensor, " d"], curvature: GGNProduct) -> Point:
+    def of(cls, weights: Float[Tensor, " d"], curvature: GGNProduct) -> LossAt:
         """A pass over the data."""
         likelihood = curvature.model.likelihood
-        score, nll, misfit = torch.zeros_like(weights), 0.0, 0.0
+        data = curvature.model.data
+        score = torch.zeros_like(weights)
+        nll = 0.0
+        misfit = 0.0
         for chunk, h in curvature.visit():
             likelihood.check(h, chunk.targets)
             nll += float(likelihood.total_nll(h, chunk.targets))
             misfit += float(likelihood.misfit(h, chunk.targets))
             score += chunk.pull(likelihood.score(h, chunk.targets)[None])[:, 0]
-        data = curvature.model.data
         nll, misfit = data.added(torch.tensor([nll, misfit], dtype=torch.float64)).tolist()
         return cls(weights, curvature, data.added(score), nll, misfit)
 
@@ -89,56 +111,57 @@ class Loss:
         prior: A.
         scale: s.
         affine: Whether h has the model's own outputs as an offset.
-        kept: Approximations of G, shared by all problems.
+        curvature_cache: Approximations of G, shared by all problems.
     """
 
     model: LinearModel
     prior: Diagonal
     scale: float = 1.0
     affine: bool = True
-    kept: dict[object, Kept] = field(default_factory=dict, repr=False)
+    curvature_cache: dict[object, CachedCurvature] = field(default_factory=dict, repr=False)
 
-    def at(self, weights: Float[Tensor, " d"]) -> Point:
+    def at(self, weights: Float[Tensor, " d"]) -> LossAt:
         """A pass over the data."""
-        return Point.of(weights, GGNProduct(self.model, weights, self.affine))
+        return LossAt.of(weights, GGNProduct(self.model, weights, self.affine))
 
-    def problem(self, point: Point) -> Problem:
+    def problem(self, point: LossAt) -> Problem:
         """Its second derivative: Newton's matrix Λ."""
-        return Problem(point.curvature, self.prior, self.scale, self.kept)
+        return Problem(point.curvature, self.prior, self.scale, self.curvature_cache)
 
-    def value(self, point: Point) -> float:
+    def value(self, point: LossAt) -> float:
         """What it is, up to a constant."""
         loss = point.nll if self.model.likelihood.noise is None else 0.5 * point.misfit
         return self.scale * loss + 0.5 * dot(point.weights, self.prior @ point.weights)
 
-    def gradient(self, point: Point) -> tuple[Float[Tensor, " d"], float]:
+    def gradient(self, point: LossAt) -> tuple[Float[Tensor, " d"], float]:
         """Its gradient, and the length of that relative to those of its two parts, in the units of the prior."""
-        pull, score = self.prior @ point.weights, self.scale * point.score
-        gradient, unit = pull - score, self.prior.values.double().rsqrt()
-        lengths = [float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, score)]
-        return gradient, lengths[0] / max(lengths[1:]) if lengths[0] > 0 else 0.0
+        pull = self.prior @ point.weights
+        score = self.scale * point.score
+        gradient = pull - score
+        unit = self.prior.values.double().rsqrt()
+        length, *parts = (float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, score))
+        return gradient, length / max(parts) if length > 0 else 0.0
 
-    def line(self, point: Point, step: Float[Tensor, " d"]) -> Line:
+    def line(self, point: LossAt, step: Float[Tensor, " d"]) -> Line:
         """Its part that the data have, along a step."""
-        line, rays, room = Line(self, point, step), list[Ray](), SPARE
+        line = Line(self, point, step)
+        rays = list[Ray]()
+        room = SPARE
         for ray in line.rays:
-            room -= 2 * ray[1].nbytes
+            room -= 2 * ray.outputs.nbytes
             if room < 0:
                 return line
             rays.append(ray)
-        return replace(line, kept=rays)
+        return replace(line, known_rays=rays)
 
     def scores(self, batch: int) -> Iterator[Iterator[Callable[[Tensor], Tensor]]]:
         """Minus the gradient of each chunk's part, chunks in mini-batches; see ``model.batches``."""
         for chunks in batches(self.model, batch=batch):
-            yield (self._score(chunk) for chunk in chunks)
+            yield (partial(self._score, chunk) for chunk in chunks)
 
-    def _score(self, chunk: Chunk) -> Callable[[Tensor], Tensor]:
-        def score(w: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
-            h = moved(chunk, self.model, w, self.affine)
-            return self.scale * chunk.pull(self.model.likelihood.score(h, chunk.targets)[None])[:, 0]
-
-        return score
+    def _score(self, chunk: Chunk, w: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        h = outputs_at(chunk, self.model, w, self.affine)
+        return self.scale * chunk.pull(self.model.likelihood.score(h, chunk.targets)[None])[:, 0]
 
 
 @final
@@ -150,43 +173,45 @@ class Line:
         loss: The loss.
         point: w.
         step: p.
-        kept: How the outputs of all data move, where they fit the memory; else a pass over the data says, each time.
+        known_rays: How the outputs of all data move, where they fit the memory; else a pass over the data says, each
+            time.
     """
 
     loss: Loss
-    point: Point
+    point: LossAt
     step: Float[Tensor, " d"]
-    kept: list[Ray] | None = None
+    known_rays: list[Ray] | None = None
 
     @property
     def rays(self) -> Iterable[Ray]:
         """How the outputs of each chunk move."""
-        return self._read() if self.kept is None else self.kept
+        return self._read() if self.known_rays is None else self.known_rays
 
     def _read(self) -> Iterator[Ray]:
         for chunk, h in self.point.curvature.visit():
-            yield signature(chunk.inputs), h, chunk.push(self.step[:, None])[0], chunk.targets
+            yield Ray(signature(chunk.inputs), h, chunk.push(self.step[:, None])[0], chunk.targets)
 
     def value(self, length: float) -> float:
         """What it is at ``t = length``."""
-        total = self.loss.model.likelihood.total_nll
-        return self._added(float(total(h + length * by, y)) for _, h, by, y in self.rays)
+        total_nll = self.loss.model.likelihood.total_nll
+        return self._added(float(total_nll(ray.at(length), ray.targets)) for ray in self.rays)
 
     def slope(self, length: float) -> float:
         """Its derivative in t, at ``t = length``."""
         score = self.loss.model.likelihood.score
-        parts = (dot(score(h + length * by, y).flatten(), by.flatten()) for _, h, by, y in self.rays)
-        return -self._added(parts)
+        return -self._added(
+            dot(score(ray.at(length), ray.targets).flatten(), ray.change.flatten()) for ray in self.rays
+        )
 
     def _added(self, parts: Iterable[float]) -> float:
         """S times a sum over all data."""
         return self.loss.scale * float(self.loss.model.data.added(torch.tensor(sum(parts), dtype=torch.float64)))
 
-    def end(self, length: float) -> Point:
-        """The point there, its outputs at hand."""
+    def end(self, length: float) -> LossAt:
+        """The loss there, its outputs at hand."""
         weights = self.point.weights + length * self.step
-        known = {key: h + length * by for key, h, by, _ in self.kept or ()}
-        return Point.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, known))
+        outputs = {ray.inputs: ray.at(length) for ray in self.known_rays or ()}
+        return LossAt.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, outputs))
 
 
 def dot(a: Float[Tensor, " d"], b: Float[Tensor, " d"]) -> float:
