@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import jacrev
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed

@@ -10,9 +10,9 @@ import torch
 
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
-from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR, Families, Records
+from lapwing.ground.files.archive import Tensors
+from lapwing.ground.files.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson

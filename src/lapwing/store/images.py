@@ -8,9 +8,9 @@ from typing import Any, final, get_type_hints
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.records import REPAIR
+from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.files.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import CG

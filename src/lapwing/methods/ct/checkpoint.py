@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lapwing.ground.archive import Archive
+from lapwing.ground.files.archive import Archive
 
 ARCHIVE = Archive(
     "lapwing.dip",

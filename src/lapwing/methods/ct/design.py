@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
+from lapwing.ground.layout import together
 from lapwing.ground.progress import working
-from lapwing.ground.tree import together
 from lapwing.jacobian.model import undisturbed
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.model import LinearModel
@@ -159,7 +159,8 @@ class Design:
         Cost:
             A solve with every draw; for each angle that is measured later, a solve with as many columns as it has rays.
         """
-        noise_std, rays = (posterior.likelihood.noise or 1.0) ** -0.5, len(posterior.observed.targets)
+        noise_std = (posterior.likelihood.noise or 1.0) ** -0.5
+        rays = len(posterior.observed.targets)
         behind = tuple(int(angle) for angle in chosen)
         if len(behind) * operator.shape[0] != rays * angles or len(set(behind)) < len(behind):
             expected = f"the numbers of the measured angles, whose rays the posterior has, {rays} of them"
@@ -247,7 +248,8 @@ class Design:
         left = self.angles - len(self.done)
         if count > left:
             raise ConfigError(f"count of at most {left}, the angles left", f"{count}", f"count={left}")
-        design, found = self, list[int]()
+        design = self
+        found = list[int]()
         for _ in range(count):
             found.append(int(design.scores(criterion).argmax()))
             if len(found) < count:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from lapwing.ground import probes
-from lapwing.ground.checkpoint import Checkpoint
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import (
     ConfigError,
     ConvergenceWarning,
@@ -26,8 +26,9 @@ from lapwing.ground.errors import (
     check_positive,
     warn,
 )
+from lapwing.ground.files.atomic import check_directory, file_at
+from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar, track
-from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
@@ -212,7 +213,9 @@ class DeepImagePrior:
         Raises:
             MismatchError: If the checkpoint is that of another fit.
         """
-        weights, y, z = parameters_to_vector(learning(task.network)).detach().clone(), task.sinogram, task.z
+        weights = parameters_to_vector(learning(task.network)).detach().clone()
+        y = task.sinogram
+        z = task.z
         none = torch.zeros_like(weights)
         start = Fit(weights, none, none, weights, float("inf"), 0, (), 0)
         if self.checkpoint is None:

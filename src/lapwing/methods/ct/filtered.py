@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.ground.data import Array, as_tensor
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import DataError, NumericalError, check_option
 from lapwing.methods.ct.beams import FanBeam, axes_of
 from lapwing.methods.ct.geometry import Geometry
@@ -56,7 +56,8 @@ def filtered_back_projection(
     """
     check_option("window", window, get_args(Window))
     weights = _weights(geometry)
-    angles, spacing = len(geometry.theta), geometry.spacing / geometry.magnification
+    angles = len(geometry.theta)
+    spacing = geometry.spacing / geometry.magnification
     sinogram = as_tensor(sinogram)
     measured = sinogram if sinogram.is_floating_point() else sinogram.to(torch.get_default_dtype())
     y = geometry.check(measured).view(angles, geometry.slices, geometry.bins)

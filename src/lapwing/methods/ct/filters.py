@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs
-from lapwing.ground.tree import Layout
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
+from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.model import Chunk, Directions, LinearModel
 
@@ -173,5 +174,6 @@ class Filtered:
         self.image.check()
 
     def _chunk(self, chunk: Chunk) -> Chunk:
-        forward, adjoint = self.filters.forward, self.filters.adjoint
+        forward = self.filters.forward
+        adjoint = self.filters.adjoint
         return replace(chunk, push=lambda v: chunk.push(forward(v)), pull=lambda u: adjoint(chunk.pull(u)))

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import (
     ConfigError,
     DataError,
@@ -107,7 +108,8 @@ class Geometry(abc.ABC):
         if not abs(self.offset) <= LONGEST:
             raise ConfigError("a finite offset", f"{self.offset!r:.40}", "a length in the unit of your pixels")
         object.__setattr__(self, "angles", in_radians(self.angles))
-        pixels, rays = math.prod(self.image), math.prod(self.sinogram)
+        pixels = math.prod(self.image)
+        rays = math.prod(self.sinogram)
         hint = "a smaller image, or a larger unit of length"
         check_bytes("an image", 16 * pixels, MEMORY, f"{self.image} pixels, whose places take", hint)
         hint = "fewer bins of the detector, or wider ones"
@@ -186,7 +188,8 @@ class Geometry(abc.ABC):
         Raises:
             ConfigError: If there are no such angles.
         """
-        count, chosen = len(self.theta), torch.as_tensor(index).cpu().reshape(-1)
+        count = len(self.theta)
+        chosen = torch.as_tensor(index).cpu().reshape(-1)
         masks = chosen.dtype == torch.bool
         numbers = chosen.nonzero()[:, 0] if masks else chosen
         fits = len(chosen) == count if masks else bool(((chosen >= -count) & (chosen < count)).all())
@@ -211,7 +214,8 @@ class Geometry(abc.ABC):
             torch.Size([8])
         """
         sinogram = as_tensor(sinogram)
-        shape, came = self.sinogram, tuple(sinogram.shape)
+        shape = self.sinogram
+        came = tuple(sinogram.shape)
         if came not in (shape, (math.prod(shape),)):
             turned = "sinogram.T" if came == shape[::-1] else "the angles and detector= it was measured with"
             raise ShapeError(f"a sinogram {_axes(shape)} of shape {list(shape)}", f"{list(came)}", turned)

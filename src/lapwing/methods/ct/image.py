@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed

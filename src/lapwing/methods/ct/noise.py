@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Array, as_tensor
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.results import Estimate
@@ -36,7 +36,8 @@ POWERS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
 BLOCK = 64
 """Rays whose images are made together."""
 
-LEAST, MOST = 1e-10, 1e4
+LEAST = 1e-10
+MOST = 1e4
 """Noise variance over the largest that the image has in any direction, as it is looked for."""
 
 

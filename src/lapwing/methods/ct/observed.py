@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch, Data, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ShapeError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
@@ -94,7 +95,8 @@ class Observed:
             raise ShapeError(f"one image of {pixels} pixels", there, "an operator for this image")
         if self.targets.shape != (rows,):
             raise ShapeError(f"{rows} measurements", f"{list(self.targets.shape)}", "sinogram.flatten()")
-        index, size = torch.arange(rows, device=self.targets.device), self.examples or rows
+        index = torch.arange(rows, device=self.targets.device)
+        size = self.examples or rows
         targets = self.targets.detach().to(self.weights)[:, None]
         object.__setattr__(self, "data", Data(list(zip(index.split(size), targets.split(size), strict=True))))
 
@@ -131,7 +133,8 @@ class Observed:
         index = cast("Tensor", inputs)
         for start in range(0, len(index), BLOCK):
             place = slice(start, start + BLOCK)
-            f, rows = self._outputs[index[place], None], self._rows(index[place])
+            f = self._outputs[index[place], None]
+            rows = self._rows(index[place])
             for cotangents in directions(f, place):
                 yield cotangents[..., 0].mT[..., None] * rows[:, None]
 
@@ -155,7 +158,9 @@ class Observed:
     @cached_property
     def features(self) -> Float[Tensor, "rows d"]:
         """The rows of T J, a backward pass each; by J, where that has fewer rows or columns."""
-        rows, d, pixels = len(self.targets), len(self.weights), self.image.event.numel()
+        rows = len(self.targets)
+        d = len(self.weights)
+        pixels = self.image.event.numel()
         if rows > min(d, pixels) and self._image_features is not None:
             return self.operator.push(self._image_features.features.view(pixels, d))
         index = torch.arange(rows, device=self.weights.device)
@@ -187,7 +192,9 @@ class Observed:
     @cached_property
     def _image_features(self) -> Matrix | None:
         """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
-        chunk, weights, pixels = only(self.image, BLOCK), self.weights, self.image.event.numel()
+        chunk = only(self.image, BLOCK)
+        weights = self.weights
+        pixels = self.image.event.numel()
         if pixels * weights.nbytes > self.memory:
             return None
         units = torch.eye(min(len(weights), pixels)).to(weights).split(min(BLOCK, chunk.width), dim=1)
@@ -212,7 +219,9 @@ class Observed:
 
     def _chunk(self, batch: Batch, columns: int) -> Chunk:
         index = cast("Tensor", batch.inputs)
-        f, y, rows = self._outputs[index, None], batch.targets, len(self.targets)
+        f = self._outputs[index, None]
+        y = batch.targets
+        rows = len(self.targets)
         if self.explicit:
             matrix = self.features if len(index) == rows else self.features[index]
 

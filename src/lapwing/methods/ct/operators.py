@@ -104,11 +104,13 @@ class Given(ForwardOperator):
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         u, v = (probes.gaussian([side, 1], like=self.like, generator=generator) for side in self.size)
-        pushed, pulled = self.push(v), self.pull(u)
+        pushed = self.push(v)
+        pulled = self.pull(u)
         for name, came, fits in (("forward", pushed, u), ("adjoint", pulled, v)):
             if came.shape != fits.shape:
                 raise ShapeError(f"{name}= to give {list(fits.shape)}", f"{list(came.shape)}", "size=(rows, pixels)")
-        here, there = float((u * pushed).sum()), float((v * pulled).sum())
+        here = float((u * pushed).sum())
+        there = float((v * pulled).sum())
         scale = float(u.norm() * pushed.norm() + v.norm() * pulled.norm())
         if not abs(here - there) <= 1e-4 * scale:
             raise ConfigError(

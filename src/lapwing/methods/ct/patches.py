@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
 
 FLOOR = 1e-6
@@ -133,12 +134,14 @@ def psnr(
         >>> round(psnr(torch.tensor([0.1, 0.9]), torch.tensor([0.0, 1.0])), 1)
         20.0
     """
-    image, truth = as_tensor(image), as_tensor(truth)
+    image = as_tensor(image)
+    truth = as_tensor(truth)
     if image.shape != truth.shape:
         raise ShapeError(
             f"an image {list(truth.shape)}, as the truth is", f"{list(image.shape)}", "image.view_as(truth)"
         )
-    error, span = float((image - truth).double().square().mean()), float(truth.max() - truth.min())
+    error = float((image - truth).double().square().mean())
+    span = float(truth.max() - truth.min())
     if not (error and span):
         return -math.inf if error else math.inf
     return 10 * math.log10(span**2 / error)

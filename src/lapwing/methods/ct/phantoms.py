@@ -84,7 +84,8 @@ class Ellipses:
         origin, direction = geometry.rays()
         total = origin.new_zeros(origin.shape[:-1])
         for density, *shape in self.parts:
-            o, d = _unit(origin, shape, self.scale), _unit(direction, shape, self.scale, centred=False)
+            o = _unit(origin, shape, self.scale)
+            d = _unit(direction, shape, self.scale, centred=False)
             speed = d.square().sum(-1)  # the chord of the unit circle, stretched back
             distance = (o[..., 0] * d[..., 1] - o[..., 1] * d[..., 0]).square() / speed
             total += density * 2 * (1 - distance).clamp(min=0).sqrt() / speed.sqrt()
@@ -121,7 +122,8 @@ def rectangles(size: int, count: int = 3, *, generator: torch.Generator | None =
     mode = math.pi * float(_uniform(1, 0.0, 1.0, generator))
     total = points.new_zeros(len(points))
     for _ in range(count):
-        density, (width, height) = float(_uniform(1, 0.5, 1.0, generator)), _uniform(2, 0.1, 0.8, generator).tolist()
+        density = float(_uniform(1, 0.5, 1.0, generator))
+        (width, height) = _uniform(2, 0.1, 0.8, generator).tolist()
         centre = _uniform(2, -0.75, 0.75, generator).tolist()
         angle = mode + 0.05 * float(probes.gaussian([1], like=points, generator=generator))
         total += density * (_unit(points, (width, height, *centre, angle)).abs() <= 1).all(-1)

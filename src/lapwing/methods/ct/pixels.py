@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
 from lapwing.linear.model import Matrix
 from lapwing.methods.ct.observed import Measurement, like_of_measurement

@@ -100,14 +100,18 @@ class TVPredCP:
             A solve for w*. Each step is a block solve with all rays, and ``samples`` products with J and its transpose
             for each block of the network. The rows of T J are made and kept, and those of J where they fit.
         """
-        observed, generator = posterior.observed, torch.Generator().manual_seed(self.seed)
+        observed = posterior.observed
+        generator = torch.Generator().manual_seed(self.seed)
         start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
         if not any(start.smooth):
             raise ConfigError(
                 "filters of more than one tap for TV-PredCP", "none", "the g-prior: ImagePosterior.of(...)"
             )
         theta = [part.log().requires_grad_() for part in (start.precisions, start.lengths)]
-        optimiser, recipe, path, left = torch.optim.Adam(theta, self.rate), None, list[Tensor](), math.inf
+        optimiser = torch.optim.Adam(theta, self.rate)
+        recipe = None
+        path = list[Tensor]()
+        left = math.inf
         image = observed.image_chunk(self.samples * sum(start.smooth))
         mode = self._mode(posterior, start)
         with Bar("TV-PredCP", most=self.steps, progress=progress) as bar:

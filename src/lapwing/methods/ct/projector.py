@@ -77,7 +77,8 @@ class Projector(ForwardOperator):
         Raises:
             TooLargeError: If int32 cannot number its entries.
         """
-        rays, pixels = len(self.geometry.theta) * self.geometry.bins, math.prod(self.geometry.pixels)
+        rays = len(self.geometry.theta) * self.geometry.bins
+        pixels = math.prod(self.geometry.pixels)
         needed = 2 * rays * max(self.geometry.pixels) * (self.like.itemsize + 4)
         got = f"{rays:,} rays through {self.geometry.pixels} pixels, which need up to"
         check_bytes("a projector", needed, 2**31 * (self.like.itemsize + 4), got, "fewer angles, bins or pixels")
@@ -104,13 +105,15 @@ class Projector(ForwardOperator):
         return replace(self, geometry=self.geometry.select(index))
 
     def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
-        slices, angles = self.geometry.slices, len(self.geometry.theta)
+        slices = self.geometry.slices
+        angles = len(self.geometry.theta)
         side_by_side = block.unflatten(0, (slices, -1)).movedim(0, 1).flatten(1)
         seen = (self.matrix @ side_by_side).unflatten(1, (slices, -1)).unflatten(0, (angles, -1))
         return seen.movedim(2, 1).flatten(0, 2)
 
     def _adjoint(self, block: Float[Tensor, "rows k"]) -> Float[Tensor, "pixels k"]:
-        slices, angles = self.geometry.slices, len(self.geometry.theta)
+        slices = self.geometry.slices
+        angles = len(self.geometry.theta)
         side_by_side = block.unflatten(0, (angles, slices, -1)).movedim(1, 2).flatten(0, 1).flatten(1)
         return (self.transposed @ side_by_side).unflatten(1, (slices, -1)).movedim(1, 0).flatten(0, 1)
 
@@ -143,7 +146,8 @@ def _crossings(
     height, width = geometry.pixels
     turn = torch.tensor([1.0, -1.0], dtype=torch.float64)  # rows count downwards
     middle = torch.tensor([width - 1, height - 1], dtype=torch.float64) / 2
-    start, towards = (points * turn / geometry.pixel_size + middle)[chosen], (directions * turn)[chosen]
+    start = (points * turn / geometry.pixel_size + middle)[chosen]
+    towards = (directions * turn)[chosen]
     steps, side = (width, height) if along == 0 else (height, width)
     at = torch.arange(steps)
     slope = towards[:, 1 - along] / towards[:, along]

@@ -63,7 +63,8 @@ class UNet(nn.Module):
         if channels % groups:
             raise ConfigError(f"channels that divide by groups={groups}", f"{channels}", f"channels={8 * groups}")
         check_fraction("dropout", dropout, "dropout=0.05", zero=True)
-        self.divisor, self.group = 2 ** (scales - 1), channels // groups
+        self.divisor = 2 ** (scales - 1)
+        self.group = channels // groups
         drop = [(nn.Dropout2d, nn.Dropout3d)[dimensions - 2](dropout)] if dropout else []
 
         def conv(inputs: int, outputs: int, *options: int) -> nn.Module:

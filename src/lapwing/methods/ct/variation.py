@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Array, as_tensor, check_finite
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, ShapeError, check_count, check_positive, warn
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution
@@ -89,7 +90,8 @@ def tv_reconstruction(
     steps = 0
     with Bar("total variation", most=iterations, progress=progress) as bar:
         while steps < iterations and state.residual > rtol:
-            state, steps = saddle.step(state), steps + 1
+            state = saddle.step(state)
+            steps = steps + 1
             bar.update(said=f"residual {state.residual:.1e}, done at {rtol:.1e}")
     converged = state.residual <= rtol
     if not converged:
@@ -140,10 +142,12 @@ class _Saddle:
         rows, pixels = operator.shape
         check_real(sinogram, "sinogram")
         if isinstance(operator, Projector):
-            y, shape = operator.geometry.check(sinogram), operator.geometry.image if image is None else image
+            y = operator.geometry.check(sinogram)
+            shape = operator.geometry.image if image is None else image
         else:
             check_finite(sinogram, "sinogram", "leaving out those rays, in the operator too")
-            y, shape = sinogram.reshape(-1), image
+            y = sinogram.reshape(-1)
+            shape = image
         if shape is None or math.prod(shape) != pixels:
             raise ShapeError(f"image= to be the shape of {pixels} pixels", f"{image}", "image=(height, width)")
         if len(y) != rows:
@@ -171,7 +175,8 @@ class _Saddle:
 
     def differences(self, q: Float[Tensor, " differences"]) -> Float[Tensor, " pixels"]:
         """``Dᵀ q``."""
-        total, start = q.new_zeros(self.shape), 0
+        total = q.new_zeros(self.shape)
+        start = 0
         for axis in range(len(self.shape)):
             fewer = [side - (a == axis) for a, side in enumerate(self.shape)]
             part = q[start : start + math.prod(fewer)].view(fewer)
@@ -181,21 +186,22 @@ class _Saddle:
 
     def step(self, at: _State) -> _State:
         """One step of each side, and how far the optimality conditions are from met."""
-        rows, c = len(self.y), BALANCE * self.norm * float(self.b.mean())
-        data, variation = (
-            c / (2 * self.norm),
-            c / (8 * len(self.shape)),
-        )  # |D|² ≤ 4 a dimension: (data |T|² + ...) / c = 1
+        rows = len(self.y)
+        c = BALANCE * self.norm * float(self.b.mean())
+        data = c / (2 * self.norm)  # |D|² ≤ 4 a dimension: (data |T|² + ...) / c = 1
+        variation = c / (8 * len(self.shape))
         x = at.x - at.ku / c
         x = x.clamp(min=0) if self.nonnegative else x
         kx = self.push(x)
         ahead = 2 * kx - at.kx
         p = (at.u[:rows] + data * (ahead[:rows] - self.y)) / (1 + data / self.b)
         q = (at.u[rows:] + variation * ahead[rows:]).clamp(-self.weight, self.weight)
-        u, back = torch.cat([p, q]), self.differences(q)
+        u = torch.cat([p, q])
+        back = self.differences(q)
         ku = _column(self.operator.pull, p) + back
         primal = float((c * (at.x - x) - (at.ku - ku)).norm() / back.norm().clamp(min=1e-30))
-        moved, change = at.u - u, at.kx - kx
+        moved = at.u - u
+        change = at.kx - kx
         misfit = (moved[:rows] / data - change[:rows]).norm() / self.y.norm().clamp(min=1e-30)
         slope = torch.maximum(kx[rows:].norm(), FLAT * x.norm()).clamp(min=1e-30)
         rough = (moved[rows:] / variation - change[rows:]).norm() / slope

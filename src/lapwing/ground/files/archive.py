@@ -19,9 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from lapwing.ground.data import bits
+from lapwing.ground.data.inputs import bits
 from lapwing.ground.errors import DataError
-from lapwing.ground.whole import file_at, write_whole
+from lapwing.ground.files.atomic import file_at, write_whole
 
 DEEPEST = 64
 """Lists and objects within each other in a header, at most."""

@@ -6,34 +6,20 @@ from collections import UserDict
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lapwing.ground import data
-from lapwing.ground.data import PAIR_BATCH, Data
-from lapwing.ground.errors import ConfigError, DataError, ShapeError
+from lapwing.ground.data.inputs import checked
+from lapwing.ground.data.sources import PAIR_BATCH, Data
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
 from lapwing.ground.progress import working
 from tests.checker import unchecked
+from tests.frames import Frame
 from tests.posterior_cases import labels, normal, refused
 
 X, Y = normal(5, 2), labels(5, classes=3)
-
-
-class Frame:
-    """What is read of a data frame, as that of pandas has it."""
-
-    def __init__(self, **columns: Any) -> None:
-        self.columns = list(columns)
-        self.values = {name: np.asarray(values) for name, values in columns.items()}
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    def __array__(self) -> Any:
-        return np.stack([self.values[name] for name in self.columns], 1)
 
 
 def sizes(source: Any, **options: Any) -> list[int]:
@@ -128,7 +114,7 @@ class TestNumbers:
             assert torch.equal(inputs, X) and torch.equal(targets, Y)
         (batch,) = Data((x, y), like=torch.zeros(1))
         assert (batch.inputs.dtype, batch.targets.dtype) == (torch.float32, torch.int64)
-        assert torch.equal(data.checked(x, X), X)
+        assert torch.equal(checked(x, X), X)
 
     def test_stand_among_inputs(self) -> None:
         (batch,) = Data([{"ids": Y.numpy(), "size": [4, 4], "flag": None, "labels": Y.tolist()}], like=X)
@@ -138,49 +124,6 @@ class TestNumbers:
         assert torch.equal(several.inputs[0], X) and isinstance(several.inputs, tuple)
         inputs, targets = together([None], unpack=lambda _: (X.numpy(), Y.tolist()))
         assert torch.equal(inputs, X) and torch.equal(targets, Y)
-
-    @pytest.mark.parametrize(
-        ("array", "dtype"),
-        [
-            (np.arange(6, dtype=np.uint16)[::-1], torch.int64),
-            (np.arange(6, dtype=">f4"), torch.float32),
-            (np.arange(6, dtype=np.longdouble), torch.float64),
-            (np.arange(6) > 2, torch.bool),
-            (np.arange(6, dtype=np.uint8), torch.uint8),
-        ],
-        ids=str,
-    )
-    def test_of_every_kind(self, array: Any, dtype: torch.dtype) -> None:
-        array.flags.writeable = False
-        found = data.as_tensor(array)
-        assert found.dtype == dtype and found.tolist() == array.tolist()
-
-    def test_share_the_memory_of_an_array(self) -> None:
-        array = np.zeros(3)
-        assert data.as_tensor(array).data_ptr() == array.ctypes.data
-        assert data.as_tensor(X) is X
-
-    def test_of_columns_of_several_types_are_of_one(self) -> None:
-        found = data.as_tensor(Frame(age=[20, 30], tall=[True, False], height=[1.7, 1.8]))
-        assert found.tolist() == [[20.0, 1.0, 1.7], [30.0, 0.0, 1.8]]
-
-    @pytest.mark.parametrize(
-        ("values", "says"),
-        [
-            (
-                Frame(age=[20, 30], town=np.array(["Ulm", "Rom"], object)),
-                "numbers in column 'town'. Got values",
-            ),
-            (Frame(day=np.array(["2020-01-01"], "datetime64[D]")), "numbers in column 'day'"),
-            ([["a"]], "such as np.str_('a')"),
-            ([[1.0], [2.0, 3.0]], "rows of one length"),
-            (Frame(), "columns of different names"),
-            (np.ma.masked_array([1.0, 1e9, 2.0], [False, True, False]), "numbers in values. Got 1 masked"),
-        ],
-    )
-    def test_are_numbers(self, values: Any, says: str) -> None:
-        with unchecked(), refused(DataError, says):
-            data.as_tensor(values)
 
 
 class TestBatches:
@@ -254,17 +197,9 @@ class TestRefusals:
         with refused(ShapeError, "as many targets"):
             list(Data([(X[0], Y[0])]))
 
-    @pytest.mark.parametrize(
-        ("inputs", "got"),
-        [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str"), ([[1.0]], "or tensors of one batch")],
-    )
-    def test_inputs_without_examples(self, inputs: Any, got: str) -> None:
-        with unchecked(), refused(DataError, got):
-            data.count(inputs)
-
     @pytest.mark.parametrize("source", [None, 3, X, {"x": X, "labels": Y}, X.numpy(), Frame(a=[1.0], b=[2.0])])
     def test_what_is_no_data(self, source: Any) -> None:
-        got = "a loader, a list of batches, or tensors (x, y). Got " + data.describe(source)
+        got = "a loader, a list of batches, or tensors (x, y). Got " + describe(source)
         with unchecked(), refused(DataError, got):
             Data(source)
 
@@ -288,42 +223,6 @@ class TestRefusals:
     def test_an_unpack_that_returns_something_else(self, unpack: Any, got: str) -> None:
         with unchecked(), refused(DataError, got):
             list(Data([(X, Y)], unpack=unpack))
-
-    @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-    def test_inputs_that_are_not_finite(self, bad: float) -> None:
-        spoilt = X.clone()
-        spoilt[2, 1] = bad
-        with refused(DataError, "finite inputs"):
-            data.check_inputs((X, spoilt))
-
-    def test_finite_numbers_pass(self) -> None:
-        data.check_inputs({"x": X, "ids": Y})
-
-
-class TestInputs:
-    INPUTS: tuple[Any, ...] = (X, {"x": X, "flag": True, "ids": Y}, (X, "flag", Y))
-
-    @pytest.mark.parametrize("inputs", INPUTS, ids=["tensor", "mapping", "tuple"])
-    def test_pieces_put_together_again_are_the_whole(self, inputs: Any) -> None:
-        pieces = list(data.chunks(inputs, 2))
-        assert [(place.start, place.stop) for place, _ in pieces] == [(0, 2), (2, 4), (4, 5)]
-        assert [data.count(part) for _, part in pieces] == [2, 2, 1]
-        whole = data.concatenated([part for _, part in pieces])
-        assert type(whole) is type(inputs)
-        for a, b in zip(data.tensors(whole), data.tensors(inputs), strict=True):
-            assert torch.equal(a, b)
-
-    def test_values_that_are_no_tensors_stay(self) -> None:
-        assert data.concatenated([(X, "a"), (X, "a")])[1] == "a"
-        assert data.take({"x": X, "flag": True}, slice(1, 2))["flag"] is True
-
-    def test_pieces_are_as_even_as_can_be(self) -> None:
-        assert [data.count(part) for _, part in data.chunks(torch.zeros(10, 1), 4)] == [4, 4, 2]
-        assert [data.count(part) for _, part in data.chunks(torch.zeros(9, 1), 8)] == [5, 4]
-
-    def test_one_piece_is_not_copied(self) -> None:
-        ((place, part),) = data.chunks(X, 5)
-        assert part is X and place == slice(0, 5)
 
 
 def test_first_inputs_are_checked() -> None:

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar, final
 
 import torch
 
-from lapwing.ground.archive import Archive
 from lapwing.ground.errors import MismatchError
-from lapwing.ground.records import Records
-from lapwing.ground.whole import check_directory
+from lapwing.ground.files.archive import Archive
+from lapwing.ground.files.atomic import check_directory
+from lapwing.ground.files.records import Records
 
 S = TypeVar("S")
 

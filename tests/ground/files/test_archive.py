@@ -13,9 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lapwing.ground import whole
-from lapwing.ground.archive import Archive, Tensors, seal
 from lapwing.ground.errors import ConfigError, DataError
+from lapwing.ground.files import atomic
+from lapwing.ground.files.archive import Archive, Tensors, seal
 
 KIND = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 HEADER = {"versions": {"lapwing": "0.1.0"}, "names": ["a", "b"], "third": 1 / 3, "text": "ρ · θ", "none": None}
@@ -108,7 +108,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         path.write_bytes(b"half")
         raise Interrupted
 
-    monkeypatch.setattr(whole, "save_file", half)
+    monkeypatch.setattr(atomic, "save_file", half)
     with pytest.raises(Interrupted):
         written(tmp_path / "a", torch.zeros(2))
     assert reread(tmp_path / "a", specs)[0].tolist() == [1.0, 1.0]

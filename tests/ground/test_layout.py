@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.errors import DataError, ShapeError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 
 
 @pytest.fixture

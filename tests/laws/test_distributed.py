@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-PROGRAM = Path(__file__).parent.parent / "ranks.py"
+PROGRAM = Path(__file__).parent.parent / "distributed.py"
 WORLDS = (2, 4)
 
 

@@ -1,4 +1,4 @@
-"""What processes say to each other; ``tests/laws/test_ranks.py`` starts some."""
+"""What processes say to each other; ``tests/laws/test_distributed.py`` starts some."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.records import checksum
+from lapwing.ground.files.records import checksum
 
 
 def test_tensors_are_alike_however_they_lie_in_memory(generator: torch.Generator) -> None:

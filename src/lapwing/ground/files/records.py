@@ -18,10 +18,11 @@ import torch
 from jaxtyping import jaxtyped
 from torch import Tensor
 
-from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import Inputs, bits, check_finite
-from lapwing.ground.data import tensors as tensors_of
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Inputs, bits
+from lapwing.ground.data.inputs import tensors as tensors_of
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.files.archive import Json, Tensors
 
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
@@ -98,9 +99,11 @@ class Records:
         return {"kind": name} if found else {}
 
     def _fields(self, value: Any, at: str) -> dict[str, Any]:
-        hints, state = get_type_hints(type(value)), dict[str, Any]()
+        hints = get_type_hints(type(value))
+        state = dict[str, Any]()
         for each in dataclasses.fields(value):
-            hint, place = hints[each.name], within(at, each.name)
+            hint = hints[each.name]
+            place = within(at, each.name)
             if not each.init or hint in self.given:
                 continue
             part = getattr(value, each.name)
@@ -147,7 +150,8 @@ class Records:
     def _record(self, kind: Any, state: Any, at: str) -> Any:
         if not isinstance(state, dict):
             raise unlike(at, f"the fields of a {kind.__name__}", state)
-        hints, values = get_type_hints(kind), dict[str, Any]()
+        hints = get_type_hints(kind)
+        values = dict[str, Any]()
         for each in dataclasses.fields(kind):
             hint = hints[each.name]
             if not each.init:
@@ -221,9 +225,11 @@ def _check_shapes(hints: Mapping[str, Any], values: Mapping[str, Any], at: str) 
 
 def _scalar(kind: Any, state: Any, at: str) -> Any:
     """A string, a number, a truth value, nothing, or one of a few words."""
-    whole, expected = type(state) is int and abs(state) <= LARGEST, getattr(kind, "__name__", str(kind))
+    whole = type(state) is int and abs(state) <= LARGEST
+    expected = getattr(kind, "__name__", str(kind))
     if get_origin(kind) is Literal:
-        fits, expected = state in get_args(kind), f"one of {', '.join(map(str, get_args(kind)))}"
+        fits = state in get_args(kind)
+        expected = f"one of {', '.join(map(str, get_args(kind)))}"
     elif kind is torch.dtype:
         fits = isinstance(state, str) and state in DTYPES
     elif kind is float:

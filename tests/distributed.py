@@ -1,4 +1,4 @@
-"""What posteriors say where one process, two, or four have the data: a program that the tests of ranks run."""
+"""What posteriors say where one process, two, or four have the data: the program of ``tests/laws/test_distributed.py``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
+from lapwing.ground.distributed import once
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, UnsupportedError
-from lapwing.ground.ranks import once
 from lapwing.posteriors import ExactPosterior
 
 EXAMPLES = 22

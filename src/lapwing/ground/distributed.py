@@ -21,6 +21,11 @@ LOST = "its own message above; a run with a checkpoint goes on from there, on an
 """What to try where another process is gone."""
 
 
+def several() -> bool:
+    """Whether this process is one of several, as ``torchrun`` starts them, that made a process group."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def added(values: Tensor) -> Tensor:
     """The sum over all processes, in place; the same number, to the last digit, on each.
 
@@ -161,7 +166,8 @@ def shares(costs: list[int]) -> list[int]:
     Args:
         costs: Of each task.
     """
-    load, found = [0] * dist.get_world_size(), [0] * len(costs)
+    load = [0] * dist.get_world_size()
+    found = [0] * len(costs)
     for task in sorted(range(len(costs)), key=lambda task: -costs[task]):
         found[task] = load.index(min(load))
         load[found[task]] += costs[task]
