@@ -1,4 +1,4 @@
-"""What posteriors say where one process, two, or four have the data: the program of ``tests/laws/test_distributed.py``."""
+"""What posteriors say where one process, two, or four have the data: what ``tests/laws/test_distributed.py`` runs."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import ct
 from lapwing.comparison import Column, Comparison, Row
+from lapwing.ct.design import Criterion, Design
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import write_json
-from lapwing.methods import ct
-from lapwing.methods.ct.design import Criterion, Design
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
 from lapwing.tuning import EM, tune

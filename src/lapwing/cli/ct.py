@@ -16,10 +16,10 @@ import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import make_folder, say
+from lapwing.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
+from lapwing.ct.design import Criterion
 from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_count, check_positive, warn
-from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
-from lapwing.methods.ct.design import Criterion
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""

@@ -11,9 +11,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from lapwing import ct
 from lapwing.cli.continuation import ImagingEffort, imaged
 from lapwing.comparison import Column, Comparison, Row
-from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report import write_json, write_report
 

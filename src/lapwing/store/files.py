@@ -10,6 +10,7 @@ from typing import overload
 import torch
 from torch import nn
 
+from lapwing.ct import ImagePosterior
 from lapwing.curvature.fold import check_same
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.device import default_device_aside
@@ -21,7 +22,6 @@ from lapwing.ground.progress import working
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
-from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.store.binding import bound, network_state
