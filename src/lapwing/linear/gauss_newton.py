@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, count, tensors
+from lapwing.ground.data.inputs import Inputs, count, tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.tree import summed, together
+from lapwing.ground.layout import summed, together
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linear.model import Chunk, LinearModel, batches
 from lapwing.linear.psd_operator import PSDOperator

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import bits
+from lapwing.ground.data.inputs import bits
 from lapwing.ground.errors import check_bytes
 from lapwing.linear.problem import Problem
 
