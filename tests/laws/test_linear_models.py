@@ -11,7 +11,8 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.evidence import Determinant, LogEvidence, complexity_of, complexity_of_compression
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Determinant, complexity_of, complexity_of_compression
 from lapwing.linear.model import LinearModel
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.problem import Problem

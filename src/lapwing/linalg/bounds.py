@@ -74,13 +74,15 @@ def _radau(trace: Tensor, square: Tensor, size: int, end: Tensor, shift: Tensor)
 
     ``1 - x = t / β`` is the better half of the way as ``x`` nears 1; the limit is ``n log β`` where ``s₁ = 0``.
     """
-    node, first = end + shift, size * end - trace
+    node = end + shift
+    first = size * end - trace
     second = size * end.square() - 2 * end * trace + square
     apart = first.abs() > torch.finfo(torch.float64).eps * size * end
     divisor = torch.where(apart, first, 1.0)
     x = torch.where(apart, second / divisor / node, 0.0)
     free = torch.where(apart, shift + (end * trace - square) / divisor, node).clamp(min=1e-12 * node)
-    small, large = x.abs() < 1e-8, x > 0.5
+    small = x.abs() < 1e-8
+    large = x > 0.5
     safe = torch.where(small | large, 0.25, x)
     ratio = torch.where(large, (free / node).log() / torch.where(large, x, 1.0), torch.log1p(-safe) / safe)
     return size * node.log() + first / node * torch.where(small, -1 - x / 2, ratio)

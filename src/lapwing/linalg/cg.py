@@ -91,27 +91,35 @@ def conjugate_gradients(
     weights = None if unit is None else unit.to(block)[:, None]
     size = _measured(block, weights)
     size = torch.where(size > 0, size, 1.0)
-    matvecs, a = 0, in_float64(operator)
+    matvecs = 0
+    a = in_float64(operator)
 
     def product(columns: Tensor) -> Tensor:
         nonlocal matvecs
         matvecs += columns.shape[1]
         return a @ columns
 
-    x, rest = torch.zeros_like(block), block
+    x = torch.zeros_like(block)
+    rest = block
     if initial is not None:
         x = _start(operator, b, initial)
         rest = block - product(x)
-    residual, reached, steps = _measured(rest, weights) / size, math.inf, 0
+    residual = _measured(rest, weights) / size
+    reached = math.inf
+    steps = 0
     while True:
-        goal, rounding, start = rtol * size, torch.finfo(operator.dtype).eps ** 0.5, x.clone()
+        goal = rtol * size
+        rounding = torch.finfo(operator.dtype).eps ** 0.5
+        start = x.clone()
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
         steps, stopped = _run(recurrence, steps, max_iterations, rtol, deadline, progress)
         rest = block - product(x)
-        earlier, residual = residual, _measured(rest, weights) / size
+        earlier = residual
+        residual = _measured(rest, weights) / size
         x = torch.where(residual > earlier, start, x)
         residual = torch.minimum(residual, earlier)
-        before, reached = reached, residual.max().item()
+        before = reached
+        reached = residual.max().item()
         if reached <= rtol:
             stopped = "converged"
         elif stopped == "converged" and reached <= before / 2 and steps < max_iterations:
@@ -147,7 +155,9 @@ def _run(
         progress: As for ``conjugate_gradients``.
     """
     patience = max(50, max_iterations // 4)
-    best, since, ratio = math.inf, steps, math.inf
+    best = math.inf
+    since = steps
+    ratio = math.inf
     bar = Bar("conjugate gradients", most=max_iterations, done=steps, progress=progress)
     with suppress(KeyboardInterrupt), bar:
         for ratio in recurrence:
@@ -158,7 +168,8 @@ def _run(
             if ratio > 1 and time.perf_counter() > deadline:
                 return steps, "seconds"
             if ratio < best:
-                best, since = ratio, steps
+                best = ratio
+                since = steps
             elif steps - since == patience:
                 return steps, "stagnated"
         return steps, "converged" if ratio <= 1 else "breakdown"
@@ -180,9 +191,12 @@ def _recurrence(
     ``VᵀAV`` is singular, or no direction is left.
     """
     entered = (_measured(r, unit) > goal).nonzero()[:, 0]
-    r, goal, now = r[:, entered], goal[entered], x[:, entered]
+    r = r[:, entered]
+    goal = goal[entered]
+    now = x[:, entered]
     least = _measured(r, unit) / goal
-    ratio, largest = torch.full_like(goal, math.inf), 0.0
+    ratio = torch.full_like(goal, math.inf)
+    largest = 0.0
     v = q = r[:, :0]
     factor: Tensor | None = goal.new_empty(0, 0)
     while bool((ratio > 1).any()):

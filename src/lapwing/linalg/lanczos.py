@@ -44,7 +44,9 @@ class Recurrence:
     def __init__(
         self, product: Operator, start: Float[Tensor, "d k"], rounding: float, preconditioner: Structured | None = None
     ) -> None:
-        self.product, self.preconditioner, self.rounding = product, preconditioner, rounding
+        self.product = product
+        self.preconditioner = preconditioner
+        self.rounding = rounding
         self.before = torch.zeros_like(start)
         self.scale = start.new_zeros(start.shape[1])
         self.alive = torch.ones_like(self.scale, dtype=torch.bool)
@@ -57,7 +59,8 @@ class Recurrence:
 
         Once is enough: the recurrence itself has taken off the long parts.
         """
-        v, before = self.v, self.beta
+        v = self.v
+        before = self.beta
         p = torch.zeros_like(v)
         p[:, columns] = self.product @ v[:, columns]
         alpha = (p * v).sum(0)
@@ -65,7 +68,8 @@ class Recurrence:
         if known is not None:
             w = p.mT
             p = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0].mT
-        self.before, self.scale = self.z, torch.maximum(self.scale, alpha.abs() + before)
+        self.before = self.z
+        self.scale = torch.maximum(self.scale, alpha.abs() + before)
         self.beta = self._normalise(p)
         return LanczosStep(v, alpha, before, self.beta)
 
@@ -189,18 +193,25 @@ def lanczos(
     """
     size = check_square(operator)
     check_count("steps", steps)
-    product, start = in_float64(operator), start.detach().double()
+    product = in_float64(operator)
+    start = start.detach().double()
     block = check_operand(product, start if start.ndim == 2 else start[:, None], size)
     if block.shape[1] == 0:
         raise ShapeError(f"at least one start, [{size}] or [{size}, k]", f"shape {list(start.shape)}", "k >= 1")
-    k, most = block.shape[1], min(steps, size) if reorthogonalise else steps
+    k = block.shape[1]
+    most = min(steps, size) if reorthogonalise else steps
     process = Recurrence(product, block, 10 * torch.finfo(operator.dtype).eps)  # the products resolve no more
-    alpha, beta = block.new_zeros(k, most), block.new_zeros(k, most)
-    basis, j, due = block.new_empty(k, most, size) if reorthogonalise else None, 0, 1
+    alpha = block.new_zeros(k, most)
+    beta = block.new_zeros(k, most)
+    basis = block.new_empty(k, most, size) if reorthogonalise else None
+    j = 0
+    due = 1
     while True:
-        alive, known = process.alive, None
+        alive = process.alive
+        known = None
         if basis is not None:
-            basis[:, j], known = process.v.mT, basis[:, : j + 1]
+            basis[:, j] = process.v.mT
+            known = basis[:, : j + 1]
         row = process.step(slice(None), known)
         # An exhausted start repeats its first Rayleigh quotient: inside the spectrum, of weight 0.
         alpha[:, j] = torch.where(alive, row.alpha, alpha[:, 0] if j else torch.ones_like(row.alpha))

@@ -62,22 +62,29 @@ def log_determinant(
     """
     check_count("samples", samples, 2)
     check_positive("bias", bias)
-    exact, rounding = 0.0, torch.finfo(operator.dtype).eps * check_square(operator)
+    exact = 0.0
+    rounding = torch.finfo(operator.dtype).eps * check_square(operator)
     if preconditioner is not None:
         exact = preconditioner.logdet().item()
         operator = congruence(operator, preconditioner.inverse_root())
     like = torch.empty(0, dtype=torch.float64, device=operator.device)
     probes = rademacher([operator.shape[0], samples], like=like, generator=generator)
 
-    def found(krylov: Krylov) -> tuple[Estimate, bool]:
-        now, before = (each.quadrature(_log) for each in (krylov, krylov.earlier))
-        stderr, moved = float(now.std()) / samples**0.5, float((now - before).mean().abs())
+    def estimate(krylov: Krylov) -> tuple[Estimate, bool]:
+        """What the quadratures say, and whether more steps would move it by little."""
+        now = krylov.quadrature(_log)
+        before = krylov.earlier.quadrature(_log)
+        stderr = float(now.std()) / samples**0.5
+        moved = float((now - before).mean().abs())
         little = krylov.steps > 1 and moved <= bias * stderr + rounding
         converged = little or bool(krylov.exhausted.all())
-        spread = stderr if converged else math.hypot(stderr, moved)
-        return Estimate(exact + float(now.mean()), max(spread, rounding), samples), converged
+        error = stderr if converged else math.hypot(stderr, moved)
+        return Estimate(exact + float(now.mean()), max(error, rounding), samples), converged
 
-    return found(lanczos(operator, probes, steps, reorthogonalise=False, until=lambda it: found(it)[1]))[0]
+    def settled(krylov: Krylov) -> bool:
+        return estimate(krylov)[1]
+
+    return estimate(lanczos(operator, probes, steps, reorthogonalise=False, until=settled))[0]
 
 
 def _log(values: Tensor) -> Tensor:

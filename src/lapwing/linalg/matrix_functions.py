@@ -62,12 +62,15 @@ def apply_function(
     columns = b if b.ndim == 2 else b[:, None]
     together = max(1, MEMORY // (8 * len(b) * min(steps, len(b))))
     parts = [_applied(operator, part, function, steps, rtol) for part in columns.split(together, dim=1)]
-    whole = joined(parts)
-    return replace(whole, value=whole.value.reshape(b.shape))
+    solution = joined(parts)
+    return replace(solution, value=solution.value.reshape(b.shape))
 
 
 def _applied(operator: Operator, b: Float[Tensor, "d k"], function: Function, steps: int, rtol: float) -> Solution:
-    krylov = lanczos(operator, b, steps, until=lambda krylov: bool((_change(krylov, function) <= rtol).all()))
+    def settled(krylov: Krylov) -> bool:
+        return bool((_change(krylov, function) <= rtol).all())
+
+    krylov = lanczos(operator, b, steps, until=settled)
     change = _change(krylov, function)
     assert krylov.basis is not None
     coefficients = krylov.length[:, None] * krylov.coefficients(function)
@@ -85,7 +88,8 @@ def _change(krylov: Krylov, function: Function) -> Float[Tensor, " k"]:
     now = krylov.coefficients(function)
     before = krylov.earlier.coefficients(function) if krylov.steps > 1 else now[:, :0]
     if not bool(now.isfinite().all()):
-        smallest, largest = krylov.ritz[0].min().item(), krylov.ritz[0].max().item()
+        smallest = krylov.ritz[0].min().item()
+        largest = krylov.ritz[0].max().item()
         raise NumericalError(
             "a function that is finite on the spectrum",
             f"NaN or infinity at Ritz values from {smallest:.3g} to {largest:.3g}",

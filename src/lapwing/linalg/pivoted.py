@@ -64,20 +64,24 @@ def pivoted_cholesky(
         >>> factor.tolist(), pivots.tolist()
         ([[0.0, 0.0], [3.0, 0.0], [0.0, 2.0]], [1, 2])
     """
-    size, product = check_square(operator), in_float64(operator)
+    size = check_square(operator)
+    product = in_float64(operator)
     check_count("rank", rank)
     check_count("block", block)
     check_positive("rtol", rtol)
     left = _checked(diagonal, size).to(product.like)
-    trace, rounding = left.sum().item(), 10 * torch.finfo(operator.dtype).eps * left.max().item()
-    factor, filled = left.new_zeros(size, min(rank, size)), 0
+    trace = left.sum().item()
+    rounding = 10 * torch.finfo(operator.dtype).eps * left.max().item()
+    factor = left.new_zeros(size, min(rank, size))
+    filled = 0
     chosen: list[int] = []
 
     def multiplied(index: Tensor) -> Tensor:
         return product @ unit_vectors(index, size, left)
 
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
-        width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
+        width = min(block, factor.shape[1] - filled)
+        known = factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
         shares = uniform([width], like=left, generator=generator) if random else left.new_full((width,), 0.5)
         pivots, where = proposed.unique(return_inverse=True)
@@ -97,7 +101,8 @@ def _accepted(
     residual: Float[Tensor, "b b"], shares: Float[Tensor, " b"], rounding: float
 ) -> tuple[list[int], Float[Tensor, "c c"]]:
     """The pivots kept of a block, in order, and the Cholesky factor of their residual matrix."""
-    remaining, proposed = residual.cpu(), residual.diagonal().cpu().clone()
+    remaining = residual.cpu()
+    proposed = residual.diagonal().cpu().clone()
     kept: list[int] = []
     columns: list[Tensor] = []
     for i, share in enumerate(shares.tolist()):

@@ -26,7 +26,8 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
-from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
+from lapwing.linear.evidence import Complexity, LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior

@@ -26,7 +26,8 @@ from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
-from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
+from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep
+from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments

@@ -22,8 +22,8 @@ from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
-from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
+from lapwing.linear.log_det_ratio import Complexity, Determinant, Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments

@@ -231,6 +231,46 @@ class Structured(Operator):
             )
         return self._plus_diagonal(entries)
 
+    def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
+        """Refuse as ``plus_diagonal`` does, at no cost."""
+        self.plus_diagonal(entries)
+
+    # what an evidence asks for, in the forms that cost the least
+
+    @property
+    def known_root(self) -> Float[Tensor, "d r"] | None:
+        """U in float64 with ``U Uᵀ = A``, where the operator is held by one."""
+        return None
+
+    @property
+    def plain_entries(self) -> Float[Tensor, "d d"] | None:
+        """The matrix, where it is held entry by entry in float64 and its eigenvectors are not at hand."""
+        return None
+
+    @property
+    def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
+        """Independent blocks and the positions of the coordinates of each; none where there is but the whole."""
+        return ()
+
+    def eigenvalues_by_group(self, group: Int[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Int[Tensor, " d"]] | None:
+        """All eigenvalues and the group of each, where the operator commutes with what is constant on each group.
+
+        Args:
+            group: Group of each coordinate.
+        """
+        if not bool((group == group[0]).all()):
+            return None
+        values = self.eigenvalues()
+        return values, group[:1].clone().expand(len(values))
+
+    def in_units(self, relative: Float[Tensor, " d"]) -> Structured | None:
+        """``R^-½ A R^-½`` for a diagonal R, in units in which R is 1, float64; None where no structure holds it.
+
+        Args:
+            relative: The entries of R.
+        """
+        return None
+
     def _solve(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         """Solve for a checked block; float64 in and out, whatever the operator's dtype."""
         return self._from_basis(self._to_basis(block) / positive(self.basis_eigenvalues)[:, None])
@@ -325,7 +365,9 @@ def congruence(operator: Operator, w: Operator) -> FunctionOperator:
     """
     if w.shape[0] != check_square(operator):
         raise ShapeError(f"a root with {operator.shape[0]} rows for {operator!r}", f"{w!r}", "P.inverse_root()")
-    a, inner, outer = in_float64(operator), in_float64(w), in_float64(w.T)
+    a = in_float64(operator)
+    inner = in_float64(w)
+    outer = in_float64(w.T)
 
     def product(block: Tensor) -> Tensor:
         return outer @ (a @ (inner @ block))

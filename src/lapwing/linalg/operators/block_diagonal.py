@@ -111,6 +111,13 @@ class BlockDiagonal(Structured):
         """Those of the blocks, one block after the other."""
         return torch.cat([block.eigenvalues() for block in self.blocks])
 
+    @property
+    def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
+        """See ``Structured.indexed_blocks``."""
+        if self.index is None:
+            return ()
+        return tuple(zip(self.blocks, self.index, strict=True))
+
     @cached_property
     def _sizes(self) -> list[int]:
         return [block.shape[0] for block in self.blocks]

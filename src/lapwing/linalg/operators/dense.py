@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.linalg.checks import symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linalg.operators.base import Operator, Structured, check_shape, common_value
-from lapwing.linalg.operators.eigenbasis import Eigenbasis, SharedEigenbasis
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, SharedEigenbasis, semidefinite
 
 
 @final
@@ -111,6 +111,21 @@ class Dense(Structured):
         if self.copy_of is not None:
             return self.copy_of._shared_basis
         return SharedEigenbasis(self.matrix, self.basis)
+
+    @property
+    def plain_entries(self) -> Float[Tensor, "d d"] | None:
+        """See ``Structured.plain_entries``."""
+        if self.has_eigenbasis or self.dtype != torch.float64:
+            return None
+        return self.dense()
+
+    def in_units(self, relative: Float[Tensor, " d"]) -> Dense:
+        """See ``Structured.in_units``; negative eigenvalues that are rounding are set to 0."""
+        root = relative.rsqrt()
+        return Dense(semidefinite(root[:, None] * self.dense().double() * root))
+
+    def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
+        """See ``Structured.check_plus_diagonal``; any sum is exact."""
 
     @property
     def _like(self) -> Tensor:

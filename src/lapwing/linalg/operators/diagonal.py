@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.linalg.checks import nonnegative, positive
@@ -47,6 +47,14 @@ class Diagonal(Structured):
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """The entries themselves, float64."""
         return self.values.double()
+
+    def eigenvalues_by_group(self, group: Int[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Int[Tensor, " d"]]:
+        """See ``Structured.eigenvalues_by_group``."""
+        return self.eigenvalues(), group
+
+    def in_units(self, relative: Float[Tensor, " d"]) -> Diagonal:
+        """See ``Structured.in_units``."""
+        return Diagonal(self.values.double() / relative)
 
     @property
     def _like(self) -> Tensor:

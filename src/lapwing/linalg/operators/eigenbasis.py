@@ -211,3 +211,9 @@ def decompose_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Ei
     left = 0.0 if trace is None else max(0.0, trace - float(values.sum()))
     rest = left / max(1, len(root) - len(values))
     return Eigenbasis(values, vectors, rest, error=left)
+
+
+def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """The matrix in float64, negative eigenvalues that are rounding set to 0: weak priors would blow them up."""
+    basis = decompose(matrix)
+    return (basis.vectors * basis.values) @ basis.vectors.mT

@@ -95,6 +95,17 @@ class LowRank(Structured):
         return whitened, whitened @ directions, m
 
     @property
+    def known_root(self) -> Float[Tensor, "d r"] | None:
+        """See ``Structured.known_root``."""
+        return self.factor.double() if self.base is None else None
+
+    def in_units(self, relative: Float[Tensor, " d"]) -> LowRank | None:
+        """See ``Structured.in_units``."""
+        if self.base is not None:
+            return None
+        return LowRank(relative.rsqrt()[:, None] * self.factor.double())
+
+    @property
     def _like(self) -> Tensor:
         return self.factor
 

@@ -18,8 +18,11 @@ from lapwing.linear.problem import Problem
 
 logger = logging.getLogger(__name__)
 
-LOOSEST, TIGHTEST = 0.3, 0.5
-"""Relative residual of the first solve, and of the last one relative to what is left to the tolerance."""
+LOOSEST = 0.3
+"""Relative residual of the first solve."""
+
+TIGHTEST = 0.5
+"""That of the last one, relative to what is left to the tolerance."""
 
 FLAT = 0.2
 """A step ends where the slope along it is at most this part of what it was."""
@@ -31,8 +34,8 @@ PATIENCE = 4
 """Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
-class NewtonStep(Protocol):
-    """What solves for Newton's steps, see ``Solver.newton_step``."""
+class NewtonSolve(Protocol):
+    """A way to solve for Newton's steps, see ``Solver.newton_step``."""
 
     def __call__(self, problem: Problem, b: Float[Tensor, " d"], rtol: float, passes: float = ...) -> Solution:
         """``Λ⁻¹ b``, about as exactly as ``rtol``, in so many passes over the data at most."""
@@ -42,7 +45,7 @@ class NewtonStep(Protocol):
 def newton(
     loss: Loss,
     start: LossAt,
-    solve: NewtonStep,
+    solve: NewtonSolve,
     *,
     rtol: float,
     steps: int,

@@ -117,7 +117,8 @@ class TopRows(CurvatureRecipe):
             y = model.likelihood.canonical_targets(f, targets[place])
             yield _leading(model.likelihood.hessian(f.double(), y), most).to(f).view(most, *f.shape)
 
-        rows, start = list[Tensor](), 0
+        rows = list[Tensor]()
+        start = 0
         for part in model.rows(inputs, directions):
             wanted = torch.arange(most, device=chosen.device) < chosen[start : start + len(part), None]
             rows.append(part[wanted])
@@ -157,7 +158,8 @@ def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
 
 def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor, "k n m"]:
     """``√λ v`` of the largest eigenpairs of each example, as cotangents of all its positions."""
-    n, c = len(hessian), hessian.shape[-1]
+    n = len(hessian)
+    c = hessian.shape[-1]
     values, vectors = torch.linalg.eigh(hessian.reshape(n, -1, c, c))
     found, place = values.flatten(1).topk(count)
     scaled = (
@@ -214,7 +216,8 @@ def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
         kept = (turn < examples).nonzero()[:, 0]
         if len(kept):
             there_too = kept.to(batch.targets.device)
-            inputs, targets = take(batch.inputs, there_too), batch.targets[there_too]
+            inputs = take(batch.inputs, there_too)
+            targets = batch.targets[there_too]
             shape = tuple(tuple(value.shape[1:]) for value in (*tensors(inputs), targets))
             found.setdefault(shape, []).append((inputs, targets, turn[kept]))
     parts = [_together(part) for part in found.values()]
@@ -228,7 +231,8 @@ def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
     if seen:
         every = torch.cat([targets for _, targets, _ in parts])
         labels = every[first.to(every.device)].tolist()
-    total, taken = seen or Counter({0: there}), Counter(labels)
+    total = seen or Counter({0: there})
+    taken = Counter(labels)
     weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
     weights *= total.total() / weights.sum()
     chosen: list[Chosen] = []

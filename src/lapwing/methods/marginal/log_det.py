@@ -22,7 +22,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linalg.operators.base import FunctionOperator, Operator
-from lapwing.linear.evidence import log_det_one_plus
+from lapwing.linear.log_det_ratio import log_det_one_plus
 from lapwing.methods.marginal.hyper import Hyperparameters
 
 
