@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
-from lapwing.linalg.cg import precondition
 from lapwing.linalg.checks import finite
 from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, in_float64
+from lapwing.linalg.systems import precondition
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_option
 from lapwing.ground.results import Solution, Stopped
-from lapwing.linalg.cg import check_system
 from lapwing.linalg.checks import finite
 from lapwing.linalg.lanczos import LanczosStep, Recurrence
 from lapwing.linalg.operators.base import Operator, Structured, in_float64
+from lapwing.linalg.systems import check_system
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative to the entries of its row, an entry of ``T`` within this is rounding."""

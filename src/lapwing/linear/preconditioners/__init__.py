@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from lapwing.linear.preconditioners.base import CurvatureRecipe, GivenCurvature, Preconditioner, approximation
 from lapwing.linear.preconditioners.recipes import PivotedCholesky, Pivots, RankOne
-from lapwing.linear.preconditioners.rows import Chosen, Subsample, TopRows, balanced, balanced_by_shape
+from lapwing.linear.preconditioners.rows import Subsample, TopRows, WeightedExamples, balanced, balanced_by_shape
 
 __all__ = [
-    "Chosen",
     "CurvatureRecipe",
     "GivenCurvature",
     "PivotedCholesky",
@@ -21,6 +20,7 @@ __all__ = [
     "RankOne",
     "Subsample",
     "TopRows",
+    "WeightedExamples",
     "approximation",
     "balanced",
     "balanced_by_shape",

@@ -185,3 +185,14 @@ def in_blocks(
         starts = list(initial.detach().view(len(b), -1).split(width, dim=1))
     solution = joined([solve(block, start) for block, start in zip(blocks, starts, strict=True)])
     return replace(solution, value=solution.value.reshape(b.shape))
+
+
+def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
+    return relative(b - problem.precision @ x, b)
+
+
+def relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
+    """The length of each column beside that of another, or itself where the other is zero; float64."""
+    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
+    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)

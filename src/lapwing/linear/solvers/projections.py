@@ -17,8 +17,7 @@ from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Dense
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.base import Solver, in_blocks
-from lapwing.linear.solvers.stochastic.base import relative, residual_of
+from lapwing.linear.solvers.base import Solver, in_blocks, relative, residual_of
 
 
 @final

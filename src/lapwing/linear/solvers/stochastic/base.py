@@ -113,14 +113,3 @@ def squared_error(precision: Operator, rest: Float[Tensor, "d k"], prior: Struct
     whitened = congruence(precision, root)
     start = root.T @ rest.to(root.dtype)
     return lanczos(whitened, start, QUADRATURE).quadrature(torch.reciprocal)
-
-
-def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """The true relative residual ``|b - Λ x| / |b|`` of each column, float64."""
-    return relative(b - problem.precision @ x, b)
-
-
-def relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """The length of each column beside that of another, or itself where the other is zero; float64."""
-    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
-    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)

@@ -13,7 +13,8 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.results import Solution
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.stochastic.base import Distance, relative
+from lapwing.linear.solvers.base import relative
+from lapwing.linear.solvers.stochastic.base import Distance
 from lapwing.linear.solvers.stochastic.deflation import Deflation
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from lapwing.linalg import Dense, Diagonal, FunctionOperator, Structured
 from lapwing.linear.nesterov import Gradient, descend
 from lapwing.linear.problem import Problem
 from lapwing.linear.psd_operator import PSDOperator
-from lapwing.linear.solvers.stochastic.base import Distance, Stochastic, relative, squared_error
+from lapwing.linear.solvers.base import relative
+from lapwing.linear.solvers.stochastic.base import Distance, Stochastic, squared_error
 from lapwing.linear.solvers.stochastic.kernel_rows import (
     GROWTH,
     LOOKS,

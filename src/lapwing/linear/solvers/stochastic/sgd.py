@@ -21,14 +21,8 @@ from lapwing.linear.mode.loss import Loss, LossAt, Mode
 from lapwing.linear.mode.newton import newton
 from lapwing.linear.nesterov import Descended, Gradient, WhitenedGradient, settle
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.stochastic.base import (
-    QUADRATURE,
-    Distance,
-    Stochastic,
-    relative,
-    residual_of,
-    squared_error,
-)
+from lapwing.linear.solvers.base import relative, residual_of
+from lapwing.linear.solvers.stochastic.base import QUADRATURE, Distance, Stochastic, squared_error
 
 POWER = 5
 """Steps of the power method on each piece of the data."""
