@@ -35,7 +35,7 @@ class Given:
 class Shuffled:
     """A model made of them, in another order in each pass."""
 
-    likelihood = data = layout = event = held = at = rows = diagonal = check = "not asked for"
+    likelihood = data = layout = event = is_cached = on = rows = diagonal = check = "not asked for"
 
     def __init__(self, *parts: Given) -> None:
         self.parts, self.weights, self.passes = parts, torch.full((5,), 0.3, dtype=torch.float64), 0

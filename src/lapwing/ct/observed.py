@@ -120,11 +120,11 @@ class Observed:
         self.check()
         return (self._chunk(batch, columns) for batch in self.data)
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """The rays may be read in any order."""
         return True
 
-    def at(self, inputs: Inputs) -> Chunk:
+    def on(self, inputs: Inputs) -> Chunk:
         """Other rays, by their numbers."""
         return self._chunk(Batch(inputs, self.weights.new_empty(0)), 1)
 

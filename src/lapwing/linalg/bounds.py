@@ -55,7 +55,9 @@ def shifted_log_determinant_upper(
     if not 1 <= rank <= size:
         raise ConfigError(f"a rank from 1 to the size {size}", f"{rank}", "rank=None for the size")
     device = next((value.device for value in (trace, square, shift) if isinstance(value, Tensor)), None)
-    trace, square, shift = (torch.as_tensor(x, dtype=torch.float64, device=device) for x in (trace, square, shift))
+    trace = torch.as_tensor(trace, dtype=torch.float64, device=device)
+    square = torch.as_tensor(square, dtype=torch.float64, device=device)
+    shift = torch.as_tensor(shift, dtype=torch.float64, device=device)
     if not bool((trace >= 0) & (square >= 0) & (shift > 0) & (trace + square + shift).isfinite()):
         raise NumericalError(
             "traces of a positive semi-definite G and a positive shift",

@@ -68,7 +68,7 @@ class Tangent:
         """
         w = self._checked(weights)
         with torch.no_grad():
-            return outputs_at(self.training.at(checked(inputs, w)), self.training, w, self._affine)
+            return outputs_at(self.training.on(checked(inputs, w)), self.training, w, self._affine)
 
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood there, and the misfit.

@@ -332,7 +332,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         means, moved = list[Tensor](), list[Tensor]()
         pieces = -(-count(inputs) // size)
         for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
-            there = Linearisation(model).at(part)
+            there = Linearisation(model).on(part)
             means.append(there.outputs)
             moved.append(there.push(draws).movedim(0, -1))
         return torch.cat(means), torch.cat(moved)

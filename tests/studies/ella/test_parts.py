@@ -89,7 +89,7 @@ def test_relative_errors_and_their_standard_error() -> None:
 def test_passes_are_products_with_the_jacobian(case) -> None:
     x = case.test[0][:3]
     fitted = laplace(case, lw.Nystrom(2, 5)).fit(case.model, first(case.train, 6))
-    expected = fitted.training.at(x).push(fitted.changes)
+    expected = fitted.training.on(x).push(fitted.changes)
     for together in (True, False):
         found = passes(case.model, fitted.changes, x, together=together)
         torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-3, atol=1e-5)

@@ -84,8 +84,8 @@ class Kronecker(Structured):
     @property
     def spectrum(self) -> Float[Tensor, "p o i"]:
         """Eigenvalues ``scale * λ_L λ_R + shift``, float64, arranged as the array the operator acts on."""
-        left, right = (basis.spectrum for basis in self.bases)
-        return self._eigenvalue(left, right).expand(self.array_shape)
+        left, right = self.bases
+        return self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
 
     @property
     def basis_eigenvalues(self) -> Float[Tensor, " vw"]:
@@ -94,8 +94,9 @@ class Kronecker(Structured):
 
     @property
     def _eigenvalue_arrays(self) -> Float[Tensor, "p v w"]:
-        left, right = (basis.basis_eigenvalues for basis in self.bases)
-        return self._eigenvalue(left, right).expand(self.array_shape[0], -1, -1)
+        left, right = self.bases
+        values = self._eigenvalue(left.basis_eigenvalues, right.basis_eigenvalues)
+        return values.expand(self.array_shape[0], -1, -1)
 
     def _eigenvalue(self, left: Float[Tensor, "... v"], right: Float[Tensor, "... w"]) -> Float[Tensor, "... v w"]:
         return self.scale * left[..., :, None] * right[..., None, :] + self.shift
@@ -109,8 +110,8 @@ class Kronecker(Structured):
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
-        left, right = (_diagonal(side) for side in (self.left, self.right))
-        return self._eigenvalue(left, right).expand(self.array_shape).reshape(-1)
+        entries = self._eigenvalue(_diagonal(self.left), _diagonal(self.right))
+        return entries.expand(self.array_shape).reshape(-1)
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """The spectrum, flat; one ``eigh`` a factor for this operator and all its copies."""

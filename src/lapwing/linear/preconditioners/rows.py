@@ -126,7 +126,7 @@ class TopRows(CurvatureRecipe):
         """The examples that have one of the largest eigenvalues, and how many each has."""
         best: _Spectra | None = None
         for batch in model.data:
-            f = model.at(batch.inputs).outputs
+            f = model.on(batch.inputs).outputs
             values = _eigenvalues(model.likelihood, f, batch.targets)
             found = _Spectra(batch.inputs, batch.targets, values)
             best = (found if best is None else best.and_more(found)).best(self.rank)

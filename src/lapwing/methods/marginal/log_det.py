@@ -205,7 +205,7 @@ def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
     network = Network.of(live.network.module, live.network.output)
-    jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).at(live.inputs, keep=True)
+    jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).on(live.inputs, keep=True)
     rows = live.cotangents.shape[:2]
     roots = batch.roots.detach().to(live.cotangents)
     cotangents = torch.einsum("k,kn...->kn...", roots, live.cotangents.detach())

@@ -46,7 +46,7 @@ class Distance:
 class Stochastic(Solver):
     """A solver by descent with momentum that reads a random part of the data a step; it names its options so."""
 
-    columns: ClassVar[int]
+    blocks: ClassVar[int]
     """Blocks of columns it holds at once."""
 
     batch: int
@@ -85,7 +85,7 @@ class Stochastic(Solver):
             NumericalError: If ``b`` is not finite, or every step diverged.
             ShapeError: If ``b`` has no column, or ``initial`` another shape than ``b``.
         """
-        width = max(1, self.max_bytes // (self.columns * b.element_size() * problem.size))
+        width = max(1, self.max_bytes // (self.blocks * b.element_size() * problem.size))
         descend = self.descent(problem, min(width, b.numel() // problem.size))
 
         def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:

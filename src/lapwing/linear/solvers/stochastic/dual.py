@@ -91,7 +91,7 @@ class SDD(Stochastic):
     """
 
     cure = "SDD with more steps, or CG()"
-    columns: ClassVar[int] = 6
+    blocks: ClassVar[int] = 6
 
     steps: int = 100_000
     batch: int = 128

@@ -85,7 +85,7 @@ class PrimalSGD(Stochastic):
     """
 
     cure = "more steps, SDD(), or CG()"
-    columns: ClassVar[int] = 6
+    blocks: ClassVar[int] = 6
 
     steps: int = 100_000
     batch: int = 128

@@ -77,7 +77,7 @@ class SGD(Stochastic):
     """
 
     cure = "SGD with more epochs, momentum=0.99, or CG()"
-    columns: ClassVar[int] = 8
+    blocks: ClassVar[int] = 8
     by_mini_batches: ClassVar[bool] = True
 
     epochs: int = 200
