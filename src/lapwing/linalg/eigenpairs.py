@@ -152,7 +152,7 @@ def top_eigenpairs(
     vectors = product.like.new_zeros(0, 0)
     residual = product.like.new_zeros(0)
     matvecs = 0
-    known = 0
+    exhausted = 0  # positive eigenvalues there were when a space had nothing left to explore
     stopped: Stopped = "iterations"
     for _ in range(max_steps):
         if filled + q.shape[1] > space.shape[1]:
@@ -174,10 +174,10 @@ def top_eigenpairs(
         q, r = _new_directions(w - basis @ across, basis, rounding * scale)
         residual = torch.linalg.vector_norm(r @ vectors[-last:], dim=0)
         positive = int((values > rounding * scale).sum())
-        if q.shape[1] == 0 and filled < size and known < positive < rank:
+        if q.shape[1] == 0 and filled < size and exhausted < positive < rank:
             # An invariant subspace: what is orthogonal to it may hold more.
             q = random_orthonormal(basis, block, generator)
-            known = positive
+            exhausted = positive
         elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
             stopped = "converged"
             break

@@ -54,8 +54,8 @@ class Recurrence:
         self.length = self._normalise(start.clone())
         self.beta = torch.zeros_like(self.length)
 
-    def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> LanczosStep:
-        """Multiply these columns, and make what comes orthogonal to what is ``known``.
+    def step(self, columns: slice | Bool[Tensor, " k"], earlier: Float[Tensor, "k j d"] | None = None) -> LanczosStep:
+        """Multiply these columns, and make what comes orthogonal to ``earlier`` ones.
 
         Once is enough: the recurrence itself has taken off the long parts.
         """
@@ -65,9 +65,9 @@ class Recurrence:
         p[:, columns] = self.product @ v[:, columns]
         alpha = (p * v).sum(0)
         p.addcmul_(self.z, alpha.expand_as(p), value=-1).addcmul_(self.before, before.expand_as(p), value=-1)
-        if known is not None:
+        if earlier is not None:
             w = p.mT
-            p = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0].mT
+            p = torch.baddbmm(w[:, None], (earlier @ w[..., None]).mT, earlier, alpha=-1)[:, 0].mT
         self.before = self.z
         self.scale = torch.maximum(self.scale, alpha.abs() + before)
         self.beta = self._normalise(p)
@@ -208,11 +208,11 @@ def lanczos(
     due = 1
     while True:
         alive = process.alive
-        known = None
+        basis_so_far = None
         if basis is not None:
             basis[:, j] = process.v.mT
-            known = basis[:, : j + 1]
-        row = process.step(slice(None), known)
+            basis_so_far = basis[:, : j + 1]
+        row = process.step(slice(None), basis_so_far)
         # An exhausted start repeats its first Rayleigh quotient: inside the spectrum, of weight 0.
         alpha[:, j] = torch.where(alive, row.alpha, alpha[:, 0] if j else torch.ones_like(row.alpha))
         beta[:, j] = row.beta
@@ -220,6 +220,6 @@ def lanczos(
         over = j == most or not bool(process.alive.any())
         if over or j >= due:
             due = j + 1 + (j - 1) // 10
-            krylov = Krylov(alpha[:, :j], beta[:, :j], process.length, known)
+            krylov = Krylov(alpha[:, :j], beta[:, :j], process.length, basis_so_far)
             if (until is not None and until(krylov)) or over:
                 return krylov

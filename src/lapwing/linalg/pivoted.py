@@ -81,11 +81,11 @@ def pivoted_cholesky(
 
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
         width = min(block, factor.shape[1] - filled)
-        known = factor[:, :filled]
+        columns_so_far = factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
         shares = uniform([width], like=left, generator=generator) if random else left.new_full((width,), 0.5)
         pivots, where = proposed.unique(return_inverse=True)
-        rest = finite((columns or multiplied)(pivots).to(left)) - known @ known[pivots].mT
+        rest = finite((columns or multiplied)(pivots).to(left)) - columns_so_far @ columns_so_far[pivots].mT
         kept, triangle = _accepted(rest[proposed][:, where], shares, rounding)
         added = torch.linalg.solve_triangular(triangle, rest[:, where[kept]].mT, upper=False).mT
         factor[:, filled : filled + len(kept)] = added

@@ -222,14 +222,14 @@ def balanced_by_shape(data: Data, examples: int) -> list[WeightedExamples]:
     Raises:
         ShapeError: If they have several where several processes share the data.
     """
-    parts, seen = _candidates(data, examples)
+    parts, label_counts = _candidates(data, examples)
     if data.shared:
         if len(parts) > 1:
             raise ShapeError("examples of one shape in all processes", f"{len(parts)} shapes", "one process")
-        part, seen = _of_all(data, parts[0], seen, examples)
+        part, label_counts = _of_all(data, parts[0], label_counts, examples)
         parts = [part]
     first = torch.cat([turns for _, _, turns in parts]).argsort(stable=True)[:examples]
-    weights = _weights(parts, first, seen, data.span[1])
+    weights = _weights(parts, first, label_counts, data.span[1])
     chosen: list[WeightedExamples] = []
     start = 0
     for inputs, targets, turns in parts:
@@ -246,10 +246,10 @@ def _candidates(data: Data, examples: int) -> tuple[list[Turns], Counter[int]]:
     position, there = data.span
     even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
     by_shape: dict[object, list[Turns]] = {}
-    seen = Counter[int]()
+    label_counts = Counter[int]()
     for batch in data:
         if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
-            turns = torch.tensor([_turn(seen, label) for label in batch.targets.tolist()])
+            turns = torch.tensor([_turn(label_counts, label) for label in batch.targets.tolist()])
         else:
             turns = torch.tensor([0 if position + i in even else examples for i in range(len(batch))])
         position += len(batch)
@@ -260,16 +260,18 @@ def _candidates(data: Data, examples: int) -> tuple[list[Turns], Counter[int]]:
             targets = batch.targets[place]
             shape = tuple(tuple(value.shape[1:]) for value in (*tensors(inputs), targets))
             by_shape.setdefault(shape, []).append((inputs, targets, turns[index]))
-    return [_together(parts) for parts in by_shape.values()], seen
+    return [_together(parts) for parts in by_shape.values()], label_counts
 
 
-def _weights(parts: list[Turns], first: Int[Tensor, " n"], seen: Counter[int], examples: int) -> Float[Tensor, " n"]:
+def _weights(
+    parts: list[Turns], first: Int[Tensor, " n"], label_counts: Counter[int], examples: int
+) -> Float[Tensor, " n"]:
     """For how many examples of the data each of the first stands: those of its label, all together for all."""
     labels = [0] * len(first)
-    if seen:
+    if label_counts:
         every = torch.cat([targets for _, targets, _ in parts])
         labels = every[first.to(every.device)].tolist()
-    total = seen or Counter({0: examples})
+    total = label_counts or Counter({0: examples})
     taken = Counter(labels)
     weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
     weights *= total.total() / weights.sum()
@@ -282,26 +284,26 @@ def _together(parts: list[Turns]) -> Turns:
     return concatenated(list(inputs)), torch.cat(targets), torch.cat(turns)
 
 
-def _of_all(data: Data, part: Turns, seen: Counter[int], examples: int) -> tuple[Turns, Counter[int]]:
+def _of_all(data: Data, part: Turns, label_counts: Counter[int], examples: int) -> tuple[Turns, Counter[int]]:
     """What may be chosen in any process, in order of their ranks: at most so many of each are sent."""
     inputs, targets, turns = part
-    known = all_of(seen)
-    before = sum(known[: dist.get_rank()], Counter[int]())
-    if seen:
+    by_rank = all_of(label_counts)
+    before = sum(by_rank[: dist.get_rank()], Counter[int]())
+    if label_counts:
         turns = turns + torch.tensor([before[label] for label in targets.tolist()])
     first = turns.argsort(stable=True)[:examples].sort().values
     place = first.to(targets.device)
     inputs = over_tensors(data.joined, take(inputs, place))
     joined = (inputs, data.joined(targets[place]), data.joined(turns[first]))
-    return joined, sum(known, Counter[int]())
+    return joined, sum(by_rank, Counter[int]())
 
 
-def _turn(seen: Counter[int], label: int) -> int:
+def _turn(label_counts: Counter[int], label: int) -> int:
     """How many examples of a label came before this one; more than there are for an ignored one."""
     if label == IGNORED:
         return sys.maxsize
-    seen[label] += 1
-    return seen[label] - 1
+    label_counts[label] += 1
+    return label_counts[label] - 1
 
 
 def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None:

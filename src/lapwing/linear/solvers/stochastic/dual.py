@@ -148,7 +148,7 @@ class SDD(Stochastic):
         path = _Path(start, self.momentum, min(1.0, WINDOW / self.steps), deflation)
         found: Distance | None = None
         stopped: Stopped = "interrupted"
-        begun = time.perf_counter()
+        started = time.perf_counter()
         bar = Bar("dual descent", most=self.steps, progress=self.progress)
         with suppress(KeyboardInterrupt), bar:
             for index in coordinates(n, batch, b.device, generator):
@@ -157,7 +157,7 @@ class SDD(Stochastic):
                 gradient += path.product_apart(index)
                 path.move(index, gradient.mul_(-step * n / len(index)))
                 bar.update()
-                over = self.seconds is not None and time.perf_counter() - begun > self.seconds
+                over = self.seconds is not None and time.perf_counter() - started > self.seconds
                 if path.taken % look and path.taken < self.steps and not over:
                     continue
                 found = function_distance(problem, b, path.average())
