@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
-from lapwing.linear import log_det_ratio
 from lapwing.linear.log_det_ratio import (
     Determinant,
     Spectrum,
     complexity_of,
     complexity_of_compression,
     log_det_one_plus,
+    thin_factor,
 )
 from tests.linalg.cases import spd
 from tests.posterior_cases import normal, refused
@@ -141,7 +141,6 @@ def test_a_curvature_of_few_data_is_decomposed_in_their_number(
     curvature = Dense(factor @ factor.mT) if held == "dense" else LowRank(factor)
     precisions, scale = torch.tensor([0.3, 2.0])[:groups].double(), torch.tensor(1.7).double()
     expected = torch.logdet(torch.eye(24) + 1.7 * factor @ factor.mT / precisions[group])
-    monkeypatch.setattr(log_det_ratio, "LARGE", 24, raising=False)
     sizes: list[int] = []
     for name in ("eigh", "eigvalsh", "cholesky_ex"):
         kept = getattr(torch.linalg, name)
@@ -151,17 +150,16 @@ def test_a_curvature_of_few_data_is_decomposed_in_their_number(
             return kept(matrix)
 
         monkeypatch.setattr(torch.linalg, name, counted)
-    found = complexity_of(curvature, group)
+    found = complexity_of(curvature, group, large=24)
     torch.testing.assert_close(found.log_det_ratio(precisions, scale), expected)
     assert all(size <= 5 for size in sizes)
 
 
-def test_a_curvature_of_full_rank_or_none_has_no_thin_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_det_ratio, "LARGE", 2)
+def test_a_curvature_of_full_rank_or_none_has_no_thin_factor() -> None:
     few = normal(8, 2)
     noise = 1e-9 * spd(8, 9.0)
     mirrored = torch.zeros(8, 8).double()
     mirrored[0, 7] = mirrored[7, 0] = 1.0  # indefinite, with a diagonal of zeros
     for matrix in (spd(8, 9.0), few @ few.mT + noise, -few @ few.mT, mirrored):
-        assert log_det_ratio.thin_factor(Dense(matrix)) is None
-    assert log_det_ratio.thin_factor(LowRank(few, Diagonal(torch.ones(8).double()))) is None
+        assert thin_factor(Dense(matrix), 2) is None
+    assert thin_factor(LowRank(few, Diagonal(torch.ones(8).double()))) is None

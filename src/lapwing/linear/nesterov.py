@@ -212,12 +212,9 @@ def settle(
         taken += leg.now.steps
         checks += len(leg.found)
         length /= SHORTER
-        if leg.stopped is None:
-            value = start
-            continue
-        value = leg.now.value
+        value = start if leg.stopped is None else leg.now.value
         limited_by_noise = steps > 1 and leg.stopped == "stagnated" and length > step / SHORTEST
-        if not limited_by_noise:
+        if leg.stopped is not None and not limited_by_noise:
             break
     if leg is None or leg.stopped is None:
         raise NumericalError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -34,6 +34,7 @@ PATIENCE = 4
 """Steps that lower neither gradient nor objective, after which it goes no further."""
 
 
+@runtime_checkable
 class NewtonSolve(Protocol):
     """A way to solve for Newton's steps, see ``Solver.newton_step``."""
 
