@@ -133,7 +133,7 @@ class SGD(Stochastic):
         batches, step = self.choose_step(loss.problem(start), 1, generator)
         if loss.model.likelihood.noise is not None:
             solve = replace(self, step=step).newton_step
-            passes = self.epochs + POWER
+            passes = float(self.epochs + POWER)
             return newton(loss, start, solve, rtol=rtol, steps=steps, passes=passes, spent=POWER, progress=progress)
         mode = mini_batch_descent(
             loss,
