@@ -120,7 +120,7 @@ def scores(predictor: Any, case: Task) -> Row:
 
 
 def ella(
-    case: Task, amount: Amount, seed: int, *, stopping: lw.EarlyStopping | None = None, rank: int | None = None
+    case: Task, amount: Amount, seed: int, *, stopping: lw.NystromStopping | None = None, rank: int | None = None
 ) -> tuple[NystromPosterior, Row]:
     """ELLA as published, under the paper's prior, without the residual; and what fitting it cost.
 
@@ -143,9 +143,9 @@ def ella(
     return posterior, row | {"trace": [list(point) for point in posterior.report.trace]}
 
 
-def watched(data: Pair, amount: Amount, *, patience: int = 3) -> lw.EarlyStopping:
+def watched(data: Pair, amount: Amount, *, patience: int = 3) -> lw.NystromStopping:
     """Early stopping by held-out images."""
-    return lw.EarlyStopping(data, every=amount.every, patience=patience, link="mc", samples=amount.samples)
+    return lw.NystromStopping(data, every=amount.every, patience=patience, link="mc", samples=amount.samples)
 
 
 def at_precision(posterior: Posterior, precision: float) -> Posterior:

@@ -14,11 +14,11 @@ from lapwing.curvature import outputs
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import progress
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.tree import summed
 from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
-from lapwing.structures import summed
-from lapwing.structures.selection import Selection
+from lapwing.structures.weights import Selection
 from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
 
 

@@ -21,7 +21,7 @@ over_weights = pytest.mark.parametrize(
 
 
 def fit(
-    name: str, structure: str, weights: lw.structures.selection.Selection | None = None
+    name: str, structure: str, weights: lw.structures.weights.Selection | None = None
 ) -> tuple[Problem, WeightPosterior]:
     case = problem(name)
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=weights or lw.All())
@@ -41,7 +41,7 @@ def test_draws_differ_from_the_trained_weights_by_a_root_of_the_covariance(struc
 
 
 @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer(), lw.Subnetwork(4, by="magnitude")])
-def test_draws_become_networks(weights: lw.structures.selection.Selection) -> None:
+def test_draws_become_networks(weights: lw.structures.weights.Selection) -> None:
     case, posterior = fit("images", "full-weights", weights)
     params = posterior.params(posterior.network.weights)
     trained = dict(case.model.named_parameters())

@@ -28,7 +28,7 @@ from lapwing.posteriors.base import Fit
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
 from lapwing.structures import LowRank as LowRankStructure
-from lapwing.structures.summed import Fits, Refit
+from lapwing.structures.base import Structure, StructureFit
 
 AXES = 64
 """Most axes of a tensor."""
@@ -117,8 +117,8 @@ FAMILIES: Families = {
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
     Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, Noise),
-    Fit: named(Refit),
-    Fits: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
+    Fit: named(StructureFit),
+    Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,

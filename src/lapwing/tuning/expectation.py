@@ -24,7 +24,7 @@ from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
 from lapwing.posteriors.draws import SampledPosterior
-from lapwing.structures.selection import last_layer
+from lapwing.structures.weights import last_layer
 from lapwing.tuning.choices import P, Q, at_mode, check_definite, chosen, solves, step_of
 from lapwing.tuning.solved import Solved
 

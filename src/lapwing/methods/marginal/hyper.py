@@ -197,7 +197,7 @@ class ByEvidence(Updates):
     at: At = "weights"
 
     def __post_init__(self) -> None:
-        check_kind("structure=", self.structure, (*get_args(Structure), type(None)), "KFAC() or None")
+        check_kind("structure=", self.structure, (Structure, type(None)), "KFAC() or None")
         check_option("at", self.at, get_args(At))
         check_count("every", self.every)
 

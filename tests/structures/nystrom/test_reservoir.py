@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError
-from lapwing.structures.ella.sampling import Reservoir, fill
+from lapwing.structures.nystrom.reservoir import Reservoir, fill
 from tests.posterior_cases import normal
 
 X, Y = torch.arange(12.0).view(12, 1), torch.arange(12)

@@ -30,7 +30,7 @@ Sums: TypeAlias = tuple[Float[Tensor, "k k"], Totals]
 
 @final
 @dataclass(frozen=True, eq=False)
-class EarlyStopping:
+class NystromStopping:
     """Adds data to a posterior only as long as they help it predict held-out data (Deng et al. 2022, section 5.2).
 
     The more data, the smaller the variance; where the network is wrong about the world, too small. The negative log
@@ -56,7 +56,7 @@ class EarlyStopping:
     Example:
         >>> import lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(40, 2), torch.arange(40) % 3
-        >>> stopping = lw.EarlyStopping((x[:10], y[:10]), every=10)
+        >>> stopping = lw.NystromStopping((x[:10], y[:10]), every=10)
         >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.Nystrom(4, stopping=stopping)).fit(model, (x, y))
         >>> [examples for examples, _ in posterior.report.trace][:2]
         [0, 10]
@@ -76,7 +76,7 @@ class EarlyStopping:
             raise ConfigError(
                 "held-out data, or an augmentation of training inputs",
                 "neither" if self.data is None else "both",
-                "EarlyStopping((x, y)), or EarlyStopping(augment=lambda inputs, generator: ...)",
+                "NystromStopping((x, y)), or NystromStopping(augment=lambda inputs, generator: ...)",
             )
         check_option("link", self.link, get_args(Link))
         for name in ("size", "every", "patience", "samples"):
@@ -112,7 +112,7 @@ class EarlyStopping:
 
 
 @final
-class Watch:
+class ValidationMonitor:
     """Follows the validation loss, and remembers where it was smallest.
 
     Args:
@@ -125,18 +125,21 @@ class Watch:
 
     def __init__(
         self,
-        stopping: EarlyStopping,
+        stopping: NystromStopping,
         features: TangentFeatures,
         metric_root: Float[Tensor, "k k"],
         examples: tuple[Inputs, Tensor],
         seed: int,
     ) -> None:
-        self._stopping, self._likelihood, self._metric_root = stopping, features.model.likelihood, metric_root
+        self._stopping = stopping
+        self._likelihood = features.model.likelihood
+        self._metric_root = metric_root
         batches = stopping.batches(features.model.network.like, examples, seed)
         self._held_out = [(features.of(inputs), targets) for inputs, targets in batches]
         self.trace: list[tuple[int, float]] = [(0, self._nll(torch.zeros_like(metric_root)))]
         self._best: Sums | None = None
-        self._least, self._rises = math.inf, 0
+        self._least = math.inf
+        self._rises = 0
         self.every = stopping.every
 
     @property
@@ -165,21 +168,27 @@ class Watch:
 
     def measure(self, curvature: Float[Tensor, "k k"], totals: Totals) -> None:
         """Take in the posterior as it is."""
-        nll, examples = self._nll(curvature), totals.examples
+        nll = self._nll(curvature)
+        examples = totals.examples
         self.trace.append((examples, nll))
         logger.info("%d examples: validation NLL %.5g nats", examples, nll)
         if nll < self._least:
-            self._best, self._least, self._rises = (curvature, totals), nll, 0
+            self._best = (curvature, totals)
+            self._least = nll
+            self._rises = 0
         elif self._best is not None:
             self._rises += 1
 
     def _nll(self, curvature: Float[Tensor, "k k"]) -> float:
         within = Compression(self._metric_root, curvature)
-        link, samples = self._stopping.link, self._stopping.samples
         losses = list[Tensor]()
-        for found, targets in self._held_out:
-            outputs = within.moments(found, next(iter(found.covariances), None))
-            losses.append(held_out_losses(self._likelihood, outputs, targets, link, samples=samples).double())
+        for features, targets in self._held_out:
+            prior_covariance = next(iter(features.covariances), None)
+            outputs = within.moments(features, prior_covariance)
+            nll = held_out_losses(
+                self._likelihood, outputs, targets, self._stopping.link, samples=self._stopping.samples
+            )
+            losses.append(nll.double())
         together = torch.cat(losses)
         if not len(together):
             raise DataError(

@@ -10,8 +10,8 @@ import lapwing as lw
 from lapwing.curvature import features as made
 from lapwing.ground.data import Data
 from lapwing.ground.errors import TooLargeError
-from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, chosen, leverage, product
-from lapwing.structures.ella.sampling import Reservoir, fill
+from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, candidates, drawn_landmarks, leverage, product
+from lapwing.structures.nystrom.reservoir import Reservoir, fill
 from tests.posterior_cases import Linearised, normal, problem, refused
 
 
@@ -28,16 +28,16 @@ def landmarks(max_bytes: int = 2**31, size: int = 11) -> tuple[LandmarkRows, tor
 
 @pytest.mark.parametrize("max_bytes", [2**31, 8 * 51 * 6, 8 * 11**2])
 def test_is_that_of_the_dense_rows(max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.structures.ella.landmarks.STRIP", 64)
-    monkeypatch.setattr("lapwing.structures.ella.landmarks.ROWS", 4)
+    monkeypatch.setattr("lapwing.structures.nystrom.landmarks.STRIP", 64)
+    monkeypatch.setattr("lapwing.structures.nystrom.landmarks.ROWS", 4)
     rows, dense = landmarks(max_bytes)
-    assert rows.fit == (max_bytes == 2**31)
-    assert len(range(11)[rows.places[0]]) == (4 if rows.fit else max_bytes // (2 * 8 * 51))
+    assert rows.all_fit == (max_bytes == 2**31)
+    assert len(range(11)[rows.places[0]]) == (4 if rows.all_fit else max_bytes // (2 * 8 * 51))
     torch.testing.assert_close(rows.gram(), dense @ dense.mT)
     weights = normal(11, 3)
     torch.testing.assert_close(rows.combined(weights), rows.deviations[:, None] * (dense.mT @ weights))
     some = torch.tensor([8, 1, 5])
-    torch.testing.assert_close(rows.at(some).gram(), dense[some] @ dense[some].mT)
+    torch.testing.assert_close(rows.take(some).gram(), dense[some] @ dense[some].mT)
 
 
 @pytest.mark.parametrize("max_bytes", [2**31, 8 * 51 * 6])
@@ -45,7 +45,7 @@ def test_rows_that_fit_are_made_once(max_bytes: int, monkeypatch: pytest.MonkeyP
     counted: list[int] = []
     usual = made.pair_rows
     monkeypatch.setattr(
-        "lapwing.structures.ella.landmarks.pair_rows", lambda *given: counted.append(len(given[-1])) or usual(*given)
+        "lapwing.structures.nystrom.landmarks.pair_rows", lambda *given: counted.append(len(given[-1])) or usual(*given)
     )
     rows, _ = landmarks(max_bytes)
     rows.gram()
@@ -92,7 +92,7 @@ def test_leverage_is_how_much_a_row_is_needed() -> None:
 
 @pytest.mark.parametrize("landmarks", ["leverage", "pivoted"])
 def test_rows_like_no_other_are_chosen(landmarks: Landmarks) -> None:
-    found = [chosen(crowd(), landmarks, 10, 7, 1e-6, generator(seed)) for seed in range(10)]
+    found = [drawn_landmarks(crowd(), landmarks, 10, 7, 1e-6, generator(seed)) for seed in range(10)]
     assert all(len(set(index.tolist())) == len(index) >= 8 for index in found)
     rare = sum(int((index >= 90).sum()) for index in found) / 10
     assert rare > 4.5  # of 10 uniform ones, 0.6
@@ -103,14 +103,14 @@ def test_leverage_draws_in_proportion_where_one_is_drawn() -> None:
     scores = leverage(gram, 1, 1e-6)
     counts = torch.zeros(3)
     for seed in range(300):
-        counts[chosen(gram, "leverage", 1, 1, 1e-6, generator(seed))] += 1
+        counts[drawn_landmarks(gram, "leverage", 1, 1, 1e-6, generator(seed))] += 1
     torch.testing.assert_close(counts.double() / 300, scores / scores.sum(), rtol=0.0, atol=0.08)
 
 
 def test_pivots_end_where_the_kernel_is_exhausted() -> None:
     rows = normal(12, 3)
-    assert len(chosen(rows @ rows.mT, "pivoted", 9, 3, 1e-6, generator())) == 3
-    assert len(chosen(rows @ rows.mT, "leverage", 40, 3, 1e-6, generator())) == 12
+    assert len(drawn_landmarks(rows @ rows.mT, "pivoted", 9, 3, 1e-6, generator())) == 3
+    assert len(drawn_landmarks(rows @ rows.mT, "leverage", 40, 3, 1e-6, generator())) == 12
 
 
 def test_candidates_are_more_where_they_are_chosen_from() -> None:

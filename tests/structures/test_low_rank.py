@@ -11,7 +11,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import LowRank
 from lapwing.posteriors import WeightPosterior
-from lapwing.structures.lowrank import Method, left_out
+from lapwing.structures.low_rank import Method, left_out
 from tests.posterior_cases import Linearised, problem, refused
 
 

@@ -19,7 +19,7 @@ from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.structures.summed import Fits, Task, check_products
+from lapwing.structures.base import FitTask, Structure, check_products
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ FIRST = 16
 
 @final
 @dataclass(frozen=True)
-class LowRank(CurvatureRecipe, Fits):
+class LowRank(CurvatureRecipe, Structure):
     """``Λ = U diag(λ) Uᵀ + A``: the top eigenpairs of the curvature G, and the exact prior in the complement.
 
     What is left out takes away at most ``tr((G - U diag(λ) Uᵀ) A⁻¹)`` of the effective dimension
@@ -72,19 +72,20 @@ class LowRank(CurvatureRecipe, Fits):
         if self.tolerance is not None:
             check_fraction("tolerance", self.tolerance, "LowRank(1000, tolerance=0.05)")
 
-    def fit(self, task: Task) -> Posterior:
+    def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
         curvature = GGNProduct(Linearisation(task.model))
         most = min(self.rank, curvature.shape[0])
         if self.tolerance is None:
             factor = self._factor_of_rank(curvature, most)
-            return task.posterior(WeightPosterior, task.totals(), Held(linalg.LowRank(factor)))
-        diagonal = DiagonalSum(task.model.network)
-        totals = sweep(task.model, task.curvature, diagonal)
-        prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
-        trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
-        factor = self._adapted(curvature, most, trace, prior, self.tolerance)
+            totals = task.totals()
+        else:
+            diagonal = DiagonalSum(task.model.network)
+            totals = sweep(task.model, task.curvature, diagonal)
+            prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
+            trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
+            factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         return task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
 
     def curvature(self, problem: Problem) -> linalg.LowRank:
@@ -92,7 +93,8 @@ class LowRank(CurvatureRecipe, Fits):
 
         For that the random block need not be turned into eigenpairs, which takes a product more.
         """
-        whitened, rank = problem.in_prior_units(), min(self.rank, problem.size)
+        whitened = problem.in_prior_units()
+        rank = min(self.rank, problem.size)
         if self.method == "randomised":
             factor = nystrom(whitened, rank, power=1, generator=torch.Generator().manual_seed(self.seed))
         else:
@@ -108,23 +110,26 @@ class LowRank(CurvatureRecipe, Fits):
             factor = self._factor_of_rank(curvature, rank)
             fractions = left_out(factor.double(), trace, prior)
             enough = (fractions <= tolerance).nonzero()
-            if len(enough) or rank == most or factor.shape[1] < rank:
+            exhausted = rank == most or factor.shape[1] < rank
+            if len(enough) or exhausted:
                 break
             rank = min(2 * rank, most)
-        kept = int(enough[0]) + 1 if len(enough) else factor.shape[1]
+        columns = int(enough[0]) + 1 if len(enough) else factor.shape[1]
         words = (
             "LowRank kept %d eigenpairs, which leave out at most %.2g %% of the effective dimension, %.2g %% allowed"
         )
         level = logging.INFO if len(enough) else logging.WARNING
-        logger.log(level, words, kept, 100 * float(fractions[kept - 1]), 100 * tolerance)
-        return factor[:, :kept]
+        logger.log(level, words, columns, 100 * float(fractions[columns - 1]), 100 * tolerance)
+        return factor[:, :columns]
 
     def _factor_of_rank(self, curvature: linalg.Operator, rank: int) -> Float[Tensor, "d r"]:
         generator = torch.Generator().manual_seed(self.seed)
         if self.method == "nystrom":
             return nystrom(curvature, rank, generator=generator)
-        find = top_eigenpairs if self.method == "lanczos" else randomised_eigenpairs
-        pairs = find(curvature, rank, generator=generator)
+        if self.method == "lanczos":
+            pairs = top_eigenpairs(curvature, rank, generator=generator)
+        else:
+            pairs = randomised_eigenpairs(curvature, rank, generator=generator)
         return pairs.vectors * pairs.values.clamp_min(0.0).sqrt().to(pairs.vectors)
 
 

@@ -18,7 +18,7 @@ from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, Un
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
-from lapwing.structures import Task
+from lapwing.structures import FitTask
 from tests.posterior_cases import Linearised, Problem, labels, mlp, normal, problem, refused, seeded
 
 VARIANCE = 1 / 0.7
@@ -31,11 +31,11 @@ def fitted(case: Problem, *, precision: float = 0.7, **options: Any) -> lw.Nystr
     return posterior
 
 
-def task_of(case: Problem) -> Task:
+def task_of(case: Problem) -> FitTask:
     """What a structure is given."""
     network, data = Network.of(case.model), Data((case.x, case.y))
     survey = find_layers(network, data.first())
-    return Task(Model(network, survey, case.likelihood, data), lw.Isotropic(0.7), lw.GGN(), None)
+    return FitTask(Model(network, survey, case.likelihood, data), lw.Isotropic(0.7), lw.GGN(), None)
 
 
 def all_of(size: int) -> dict[str, Any]:

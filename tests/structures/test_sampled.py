@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.errors import DataError, UnsupportedError
 from tests.posterior_cases import mlp, normal, problem, refused
+from tests.structures.cases import fit, wide
 
 
 def test_defaults() -> None:
@@ -68,3 +69,13 @@ def test_draws_have_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     assert isinstance(posterior, lw.SampledPosterior)
     assert posterior.draws.dtype == posterior.sample().dtype == dtype
     assert posterior.output_squares.dtype == torch.float64
+
+
+def test_the_memory_of_draws_is_said_before(
+    self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(wide(5), lw.Sampled(3))
+    assert "draws" not in caplog.text
+    monkeypatch.setattr("lapwing.structures.sampled.MUCH", 9)
+    fit(wide(5), lw.Sampled(3))
+    assert "3 draws of 10 weights will take about 0 MiB" in caplog.text

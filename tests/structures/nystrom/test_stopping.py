@@ -19,7 +19,7 @@ from lapwing.curvature.features import TangentFeatures
 from lapwing.ground.data import Inputs
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.predictive import Classification, Link
-from lapwing.structures.ella.stopping import Watch
+from lapwing.structures.nystrom.stopping import ValidationMonitor
 from tests.posterior_cases import Problem, labels, mlp, normal, portrait, problem, refused
 
 X, HELD = normal(60, 3), normal(25, 3, seed=9)
@@ -54,7 +54,7 @@ class Loader:
             yield batch
 
 
-def fit(stopping: lw.EarlyStopping | None, data: Any = None, **options: Any) -> lw.NystromPosterior:
+def fit(stopping: lw.NystromStopping | None, data: Any = None, **options: Any) -> lw.NystromPosterior:
     recipe = lw.Laplace(
         lw.Categorical(),
         prior=lw.Isotropic(0.1),
@@ -76,7 +76,7 @@ def nll(posterior: lw.NystromPosterior, data: tuple[Tensor, Tensor], link: Link 
 @pytest.mark.parametrize("residual", [True, False])
 def test_each_point_of_the_trace_is_the_loss_of_a_posterior_of_those_data(residual: bool) -> None:
     data = wrong()
-    stopped = fit(lw.EarlyStopping(data, every=20, patience=100), residual=residual)
+    stopped = fit(lw.NystromStopping(data, every=20, patience=100), residual=residual)
     assert [examples for examples, _ in stopped.report.trace] == [0, 20, 40, 60]
     for examples, loss in stopped.report.trace[1:]:
         some = case().batches(5)[: examples // 5]
@@ -96,7 +96,7 @@ def compressed(posterior: lw.NystromPosterior, data: list[tuple[Tensor, Tensor]]
 
 def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:
     loader = Loader(case().batches(5))
-    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2, link="mc"), loader)
+    stopped = fit(lw.NystromStopping(wrong(), every=5, patience=2, link="mc"), loader)
     trace = stopped.report.trace[1:]
     best = min(trace, key=lambda point: point[1])
     assert stopped.totals.examples == best[0] < 60 and stopped.report.partial
@@ -113,11 +113,11 @@ def test_a_loader_that_shuffles_may_stop_early_in_silence() -> None:
     data = DataLoader(TensorDataset(X, likely(X)), batch_size=5, shuffle=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert fit(lw.EarlyStopping(wrong(), every=5, patience=1), data).partial
+        assert fit(lw.NystromStopping(wrong(), every=5, patience=1), data).partial
 
 
 def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_one() -> None:
-    helped, usual = fit(lw.EarlyStopping((HELD, likely(HELD)), every=20)), fit(None)
+    helped, usual = fit(lw.NystromStopping((HELD, likely(HELD)), every=20)), fit(None)
     losses = [loss for _, loss in helped.report.trace]
     assert losses == sorted(losses, reverse=True)
     assert not helped.report.partial and helped.training.data.examples == 60
@@ -126,7 +126,7 @@ def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_o
 
 
 def test_a_stopped_posterior_has_its_own_evidence_and_refuses_the_rest_of_the_data() -> None:
-    stopped = fit(lw.EarlyStopping(wrong(), every=5, patience=2, link="mc"))
+    stopped = fit(lw.NystromStopping(wrong(), every=5, patience=2, link="mc"))
     again = fit(None, case().batches(5)[: stopped.totals.examples // 5])
     assert stopped.totals.nll == pytest.approx(again.totals.nll)
     alone = replace(again, changes=stopped.changes, compressed=stopped.compressed)
@@ -145,9 +145,9 @@ def test_augmented_training_examples_stand_in_for_held_out_data() -> None:
         return inputs + 3 * torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
 
     options = {"every": 10, "patience": 100, "size": 30}
-    first, again = (fit(lw.EarlyStopping(augment=augment, **options)) for _ in range(2))
+    first, again = (fit(lw.NystromStopping(augment=augment, **options)) for _ in range(2))
     assert first.report.trace == again.report.trace and len(first.report.trace) == 7
-    other = fit(lw.EarlyStopping(augment=augment, **options), seed=1)
+    other = fit(lw.NystromStopping(augment=augment, **options), seed=1)
     assert other.report.trace != first.report.trace
     assert isinstance(seen[0], Tensor)
     assert seen[0].shape == (30, 3) and all(bool((row == X).all(1).any()) for row in seen[0])
@@ -156,7 +156,7 @@ def test_augmented_training_examples_stand_in_for_held_out_data() -> None:
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli", "poisson", "heteroscedastic", "tokens", "pixels"])
 def test_watches_every_likelihood(name: str) -> None:
     some = problem(name)
-    stopping = lw.EarlyStopping((some.x, some.y), every=3, samples=8)
+    stopping = lw.NystromStopping((some.x, some.y), every=3, samples=8)
     structure = lw.Nystrom(rank=3, samples=6, stopping=stopping)
     model = some.model
     before = portrait(model)
@@ -169,24 +169,24 @@ def test_watches_every_likelihood(name: str) -> None:
 
 def test_bad_choices_get_a_sentence() -> None:
     with refused(ConfigError, "held-out data, or an augmentation"):
-        lw.EarlyStopping()
+        lw.NystromStopping()
     with refused(ConfigError, "held-out data, or an augmentation"):
-        lw.EarlyStopping(wrong(), augment=lambda inputs, generator: inputs)
+        lw.NystromStopping(wrong(), augment=lambda inputs, generator: inputs)
     with refused(ConfigError, "every of at least 1"):
-        lw.EarlyStopping(wrong(), every=0)
+        lw.NystromStopping(wrong(), every=0)
     ignored = (HELD, torch.full((25,), -100))
     with refused(DataError, "with a target"):
-        fit(lw.EarlyStopping(ignored))
+        fit(lw.NystromStopping(ignored))
     with refused(DataError, "finite inputs"):
-        fit(lw.EarlyStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
+        fit(lw.NystromStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
     with refused(ShapeError, "as many augmented inputs as were given (60)"):
-        fit(lw.EarlyStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
+        fit(lw.NystromStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_last_of_the_data_are_measured_and_batches_are_cut_where_it_is_time() -> None:
     data = [case().batches(60)[0]]
     for every, expected in ((20, [0, 20, 40, 60]), (25, [0, 40, 60]), (100, [0, 60])):
-        stopped = fit(lw.EarlyStopping((HELD, likely(HELD)), every=every), data)
+        stopped = fit(lw.NystromStopping((HELD, likely(HELD)), every=every), data)
         assert [examples for examples, _ in stopped.report.trace] == expected
         assert stopped.totals.examples == min(stopped.report.trace[1:], key=lambda point: point[1])[0]
 
@@ -205,13 +205,13 @@ def test_a_loss_that_is_infinite_at_first_is_waited_for_and_one_that_stays_so_is
         never.best  # noqa: B018
 
 
-def watching(loss: Callable[[], float], patience: int) -> Watch:
+def watching(loss: Callable[[], float], patience: int) -> ValidationMonitor:
     """A watch whose losses are given."""
     posterior = fit(None)
-    stopping, examples = lw.EarlyStopping(wrong(), patience=patience), (X, likely(X))
+    stopping, examples = lw.NystromStopping(wrong(), patience=patience), (X, likely(X))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Watch, "_nll", lambda self, curvature: loss())
-        watch = Watch(
+        patched.setattr(ValidationMonitor, "_nll", lambda self, curvature: loss())
+        watch = ValidationMonitor(
             stopping,
             TangentFeatures(posterior.model, posterior.changes),
             torch.eye(6, dtype=torch.float64),

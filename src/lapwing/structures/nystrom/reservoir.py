@@ -26,49 +26,56 @@ class Reservoir:
     """
 
     def __init__(self, size: int, outputs: int, generator: torch.Generator) -> None:
-        self._size, self._outputs, self._generator = size, outputs, generator
-        self._seen, self._held, self._bound = 0, 0, math.inf
+        self._size = size
+        self._outputs = outputs
+        self._generator = generator
+        self._examples_shown = 0
+        self._pairs_kept = 0
+        self._largest_key = math.inf
         self._parts: list[tuple[Tensor, Pairs, Tensor]] = []
 
     def add(self, batch: Batch) -> None:
         """Show it the pairs of a batch."""
-        m, device = self._outputs, batch.targets.device
-        keys = probes.gaussian([len(batch) * m], like=torch.zeros(0, dtype=torch.float64), generator=self._generator)
+        outputs = self._outputs
+        device = batch.targets.device
+        like = torch.zeros(0, dtype=torch.float64)
+        keys = probes.gaussian([len(batch) * outputs], like=like, generator=self._generator)
         kept = smallest(keys, self._size)
-        kept = kept[keys[kept] < self._bound]
+        kept = kept[keys[kept] < self._largest_key]
         if len(kept) or not self._parts:
-            examples = (kept // m).to(device)
-            new = Pairs(take(batch.inputs, examples), self._seen + kept // m, kept % m)
+            examples = (kept // outputs).to(device)
+            new = Pairs(take(batch.inputs, examples), self._examples_shown + kept // outputs, kept % outputs)
             self._parts.append((keys[kept], new, batch.targets[examples]))
-            self._held += len(kept)
-        self._seen += len(batch)
-        if self._held > 2 * self._size:
-            self._whole()
+            self._pairs_kept += len(kept)
+        self._examples_shown += len(batch)
+        if self._pairs_kept > 2 * self._size:
+            self._merged()
 
-    def _whole(self) -> tuple[Tensor, Pairs, Tensor]:
+    def _merged(self) -> tuple[Tensor, Pairs, Tensor]:
         """What was kept as one, those dropped that later pairs pushed out: every so often, not at every batch."""
-        keys, pairs, targets = (list(parts) for parts in zip(*self._parts, strict=True))
+        keys = torch.cat([part[0] for part in self._parts])
+        pairs = [part[1] for part in self._parts]
+        targets = torch.cat([part[2] for part in self._parts])
         together = Pairs(
             concatenated([part.inputs for part in pairs]),
             torch.cat([part.examples for part in pairs]),
             torch.cat([part.outputs for part in pairs]),
         )
-        every, values = torch.cat(keys), torch.cat(targets)
-        kept = smallest(every, self._size)
-        self._parts = [(every[kept], together.at(kept), values[kept.to(values.device)])]
-        self._held = len(kept)
-        self._bound = float(every[kept].max()) if len(kept) == self._size else math.inf
+        kept = smallest(keys, self._size)
+        self._parts = [(keys[kept], together.at(kept), targets[kept.to(targets.device)])]
+        self._pairs_kept = len(kept)
+        self._largest_key = float(keys[kept].max()) if len(kept) == self._size else math.inf
         return self._parts[0]
 
     @property
     def pairs(self) -> Pairs:
         """The pairs kept, in the order of the data."""
-        return self._whole()[1]
+        return self._merged()[1]
 
     @property
     def examples(self) -> tuple[Inputs, Tensor]:
         """Inputs and targets of the pairs kept."""
-        _, pairs, targets = self._whole()
+        _, pairs, targets = self._merged()
         return pairs.inputs, targets
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import fnmatch
 import logging
 from collections.abc import Iterator
@@ -36,9 +37,27 @@ By: TypeAlias = Literal["variance", "magnitude", "random"]
 """What makes a weight important."""
 
 
+class Selection(abc.ABC):
+    """Which weights are uncertain."""
+
+    @abc.abstractmethod
+    def choose(
+        self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
+    ) -> Network:
+        """The network with these weights uncertain.
+
+        Args:
+            module: The network, out of its wrappers.
+            data: The training data.
+            likelihood: p(y | f).
+            prior: p(θ).
+            output: Which part of what the network returns is the output that the likelihood speaks of.
+        """
+
+
 @final
 @dataclass(frozen=True)
-class All:
+class All(Selection):
     """Every parameter that requires a gradient.
 
     Example:
@@ -50,13 +69,13 @@ class All:
     def choose(
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
-        """The network with these weights uncertain."""
+        """See ``Selection.choose``."""
         return Network.of(module, output)
 
 
 @final
 @dataclass(frozen=True)
-class LastLayer:
+class LastLayer(Selection):
     """The weight and bias of the layer that makes the outputs: one forward pass through the rest is all it costs.
 
     A weight that is tied to another, such as a language model's head to its embedding, is uncertain as the head alone:
@@ -81,7 +100,7 @@ class LastLayer:
     def choose(
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
-        """The network with these weights uncertain."""
+        """See ``Selection.choose``."""
         known = own_names(module)
         if self.name is None:
             whole = Network(module, tuple(dict.fromkeys(known.values())), output=output)
@@ -96,7 +115,7 @@ class LastLayer:
 
 @final
 @dataclass(frozen=True)
-class Names:
+class Names(Selection):
     """Parameters whose names match a pattern, such as ``"layer4.*"`` or ``"*.bias"``, whether or not they are frozen.
 
     Frozen ones that the outputs do not depend on, such as the original beside the copy that an adapter trains, are left
@@ -122,7 +141,7 @@ class Names:
     def choose(
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
-        """The network with these weights uncertain."""
+        """See ``Selection.choose``."""
         known = own_names(module)
         matching = {own for name, own in known.items() if any(fnmatch.fnmatchcase(name, p) for p in self.patterns)}
         names = tuple(name for name in known if name in matching)
@@ -149,7 +168,7 @@ class Names:
 
 @final
 @dataclass(frozen=True)
-class Subnetwork:
+class Subnetwork(Selection):
     """Single weights, the most important ones: a full covariance on them costs little (Daxberger et al. 2021b).
 
     Args:
@@ -181,7 +200,7 @@ class Subnetwork:
     def choose(
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
-        """The network with these weights uncertain."""
+        """See ``Selection.choose``."""
         network = Network.of(module, output)
         if self.count > network.size:
             raise ConfigError(f"a count from 1 to {network.size} weights", f"{self.count}", "All() for all of them")
@@ -202,7 +221,7 @@ class Subnetwork:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Mask:
+class Mask(Selection):
     """Single weights marked by hand.
 
     Args:
@@ -228,7 +247,7 @@ class Mask:
     def choose(
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
-        """The network with these weights uncertain."""
+        """See ``Selection.choose``."""
         network = Network.of(module, output)
         if self.mask.shape != (network.size,) or self.mask.dtype != torch.bool:
             raise ShapeError(
@@ -237,10 +256,6 @@ class Mask:
                 "one entry for each weight that requires a gradient",
             )
         return masked(network, self.mask.to(network.like.device))
-
-
-Selection: TypeAlias = All | LastLayer | Names | Subnetwork | Mask
-"""Which weights are uncertain."""
 
 
 def masked(network: Network, mask: Bool[Tensor, " d"]) -> Network:
@@ -297,10 +312,8 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     with examples_apart(network, inputs):
         outputs, calls = captured(network, probe(inputs, 2), leaves(network))
     edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
-    moves = {*MOVES, *WRITES, *PAIRED} - {
-        "Add",
-        "ToCopy",
-    }  # what is added may be a frozen layer; a cast is refused later
+    moves = {*MOVES, *WRITES, *PAIRED}
+    moves -= {"Add", "ToCopy"}  # what is added may be a frozen layer; a cast is refused later
     node = origin(outputs, edges, moves)
     if node not in edges:
         raise ConfigError(

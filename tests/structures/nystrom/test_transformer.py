@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.predictive import Classification
 from tests.posterior_cases import Linearised, Problem, labels, normal, seeded
-from tests.structures.test_nystrom import VARIANCE, covariance_of, fitted, landmark_rows
+from tests.structures.nystrom.test_structure import VARIANCE, covariance_of, fitted, landmark_rows
 
 
 class Patches(nn.Module):

@@ -50,7 +50,7 @@ class LandmarkRows:
     pairs: Pairs
     deviations: Float[Tensor, " d"]
     max_bytes: int
-    _kept: dict[int, Tensor] = field(default_factory=dict[int, Tensor], init=False, repr=False)
+    _blocks: dict[int, Tensor] = field(default_factory=dict[int, Tensor], init=False, repr=False)
 
     def __post_init__(self) -> None:
         needed = 8 * len(self.pairs) ** 2
@@ -58,14 +58,14 @@ class LandmarkRows:
         check_bytes("a Gram matrix", needed, self.max_bytes, got, "fewer landmarks, or a larger max_bytes")
 
     @property
-    def fit(self) -> bool:
+    def all_fit(self) -> bool:
         """Whether all rows are kept."""
         return len(self.pairs) * self._row <= self.max_bytes
 
     @property
     def places(self) -> list[slice]:
         """Where each block of rows is; two of them are in memory at once."""
-        size = ROWS if self.fit else max(1, self.max_bytes // (2 * self._row))
+        size = ROWS if self.all_fit else max(1, self.max_bytes // (2 * self._row))
         return [slice(start, start + size) for start in range(0, len(self.pairs), size)]
 
     def block(self, number: int) -> Float[Tensor, "m d"]:
@@ -74,12 +74,12 @@ class LandmarkRows:
         Cost:
             A forward and a backward pass of each example, the first time or every time.
         """
-        if number in self._kept:
-            return self._kept[number]
+        if number in self._blocks:
+            return self._blocks[number]
         with torch.no_grad():
             rows = pair_rows(self.model, self.pairs.at(self.places[number])).mul_(self.deviations)
-        if self.fit:
-            self._kept[number] = rows
+        if self.all_fit:
+            self._blocks[number] = rows
         return rows
 
     def gram(self) -> Float[Tensor, "m m"]:
@@ -88,8 +88,8 @@ class LandmarkRows:
         Cost:
             ``M² d / 2`` multiplications in float64; ``b (b + 1) / 2`` makings of a block where b of them do not fit.
         """
-        size, like = len(self.pairs), self.deviations
-        gram = torch.zeros(size, size, dtype=torch.float64, device=like.device)
+        size = len(self.pairs)
+        gram = torch.zeros(size, size, dtype=torch.float64, device=self.deviations.device)
         blocks = len(self.places)
         with Bar("landmarks", blocks * (blocks + 1) // 2, unit="pairs of blocks") as bar:
             for i, here in enumerate(self.places):
@@ -111,7 +111,7 @@ class LandmarkRows:
                 total[:, strip] += across[:, here] @ rows[:, strip].double()
         return (total * self.deviations.double()).mT.contiguous()
 
-    def at(self, index: Int[Tensor, " m"]) -> LandmarkRows:
+    def take(self, index: Int[Tensor, " m"]) -> LandmarkRows:
         """The rows of some of the landmarks."""
         return LandmarkRows(self.model, self.pairs.at(index), self.deviations, self.max_bytes)
 
@@ -162,23 +162,25 @@ def span(
     """
     gram = rows.gram()
     if landmarks != "uniform" and bool(gram.any()):
-        index = chosen(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
-        rows, gram = rows.at(index), gram[index][:, index]
-    basis = decompose(gram)
-    values, vectors = basis.values.flip(0), basis.vectors.flip(1)
-    kept = int((values[:rank] > tolerance * values[0]).sum())
-    if not kept:
+        index = drawn_landmarks(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
+        rows = rows.take(index)
+        gram = gram[index][:, index]
+    ascending = decompose(gram)
+    values = ascending.values.flip(0)
+    vectors = ascending.vectors.flip(1)
+    k = int((values[:rank] > tolerance * values[0]).sum())
+    if not k:
         raise NumericalError(
             "landmarks at which some output changes with some weight",
             "gradients that are all 0",
             "more landmarks, or a network whose outputs do not saturate",
         )
-    changes = rows.combined(vectors[:, :kept] / values[:kept].sqrt())
+    changes = rows.combined(vectors[:, :k] / values[:k].sqrt())
     pairs = torch.stack([rows.pairs.examples, rows.pairs.outputs], dim=1)
     return values, changes.to(rows.deviations), pairs
 
 
-def chosen(
+def drawn_landmarks(
     gram: Float[Tensor, "m m"],
     landmarks: Landmarks,
     samples: int,

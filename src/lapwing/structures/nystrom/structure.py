@@ -15,10 +15,10 @@ from lapwing.ground.ranks import check_alone
 from lapwing.ground.results import Estimate
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
-from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, span
-from lapwing.structures.ella.sampling import Reservoir, fill
-from lapwing.structures.ella.stopping import EarlyStopping, Sums, Watch
-from lapwing.structures.summed import Fits, Task, check_products
+from lapwing.structures.base import FitTask, Structure, check_products
+from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, candidates, span
+from lapwing.structures.nystrom.reservoir import Reservoir, fill
+from lapwing.structures.nystrom.stopping import NystromStopping, Sums, ValidationMonitor
 
 CHECKED = 64
 """Training examples at which the error of the features is measured."""
@@ -26,7 +26,7 @@ CHECKED = 64
 
 @final
 @dataclass(frozen=True)
-class Nystrom(Fits):
+class Nystrom(Structure):
     """ELLA: the posterior inside the span of K directions, which M training gradients choose (Deng et al. 2022).
 
     The rows ``J̃`` of M landmarks, pairs of a training input and an output, have the Gram matrix ``J̃ A⁻¹ J̃ᵀ``; its K
@@ -70,7 +70,7 @@ class Nystrom(Fits):
     landmarks: Landmarks = "uniform"
     residual: bool = True
     tolerance: float = 1e-6
-    stopping: EarlyStopping | None = None
+    stopping: NystromStopping | None = None
     max_bytes: int = 2**31
     seed: int = 0
 
@@ -82,7 +82,7 @@ class Nystrom(Fits):
         check_fraction("tolerance", self.tolerance, "Nystrom(tolerance=1e-6)")
         check_count("samples", self.samples, usual=2000)
         if self.stopping is not None:
-            check_kind("stopping=", self.stopping, (EarlyStopping,), "EarlyStopping((x, y))")
+            check_kind("stopping=", self.stopping, (NystromStopping,), "NystromStopping((x, y))")
         if self.samples < self.rank:
             raise ConfigError(
                 "at least as many samples as the rank",
@@ -90,18 +90,22 @@ class Nystrom(Fits):
                 "Nystrom(rank=20, samples=2000)",
             )
 
-    def fit(self, task: Task) -> Posterior:
+    def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
         check_alone(task.model.data.shared, "Nystrom()", "KFAC() or Sampled(64)")
-        outputs, generator = task.model.width, torch.Generator().manual_seed(self.seed)
-        pool = Reservoir(candidates(self.landmarks, self.samples), outputs, generator)
+        network = task.model.network
+        generator = torch.Generator().manual_seed(self.seed)
+
+        # one pass without the network: candidates for landmarks, examples to measure the error and to augment
+        pool = Reservoir(candidates(self.landmarks, self.samples), task.model.width, generator)
         checked = Reservoir(CHECKED, 1, generator)
-        validated = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
-        fill(task.model.data, pool, checked, validated)
-        prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
+        to_augment = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
+        fill(task.model.data, pool, checked, to_augment)
+
+        prior = task.prior.diagonal(network.uncertain, network.like.double())
         with torch.no_grad():
-            deviations = prior.rsqrt().to(task.model.network.like)
+            deviations = prior.rsqrt().to(network.like)
             eigenvalues, changes, pairs = span(
                 LandmarkRows(task.model, pool.pairs, deviations, self.max_bytes),  # freed once the span is found
                 self.landmarks,
@@ -111,47 +115,52 @@ class Nystrom(Fits):
                 generator,
             )
             features = TangentFeatures(task.model, changes)
-            wide = replace(features, variances=(1.0 / prior,))
-            error = missed(wide, checked.examples[0])
-            watch = None
+            with_prior = replace(features, variances=(1.0 / prior,))
+            error = missed(with_prior, checked.examples[0])
+            monitor = None
             if self.stopping is not None:
-                shown = wide if self.residual else features
-                watch = Watch(self.stopping, shown, metric_root(changes, prior), validated.examples, self.seed)
-            curvature, totals = accumulated(features, watch)
-        trace = () if watch is None else tuple(watch.trace)
-        partial = watch is not None and totals.examples < watch.trace[-1][0]
+                watched = with_prior if self.residual else features
+                root = metric_root(changes, prior)
+                monitor = ValidationMonitor(self.stopping, watched, root, to_augment.examples, self.seed)
+            curvature, totals = accumulated(features, monitor)
+
+        trace = () if monitor is None else tuple(monitor.trace)
+        partial = monitor is not None and totals.examples < monitor.trace[-1][0]
         report = NystromReport(eigenvalues, changes.shape[1], pairs, error, trace, partial)
-        own = (changes, (curvature + curvature.mT) / 2, self.residual, report)
-        return task.posterior(NystromPosterior, totals, *own, partial=partial)
+        compressed = (curvature + curvature.mT) / 2
+        return task.posterior(NystromPosterior, totals, changes, compressed, self.residual, report, partial=partial)
 
 
-def accumulated(features: TangentFeatures, watch: Watch | None = None) -> Sums:
-    """``S`` and its totals, in one pass over the data, which are read as far as needed.
+def accumulated(features: TangentFeatures, monitor: ValidationMonitor | None = None) -> Sums:
+    """``S = Σ φᵀ B φ`` and its totals, in one pass over the data, which are read as far as needed.
 
     Args:
         features: Says how φ is computed, and of which data.
-        watch: Says when to stop; S is then that of the smallest validation loss.
+        monitor: Says when to stop; S is then that of the smallest validation loss.
 
     Cost:
         A forward and c backward passes, or two forward passes a feature, for each example; the sum in float64.
     """
-    k, likelihood = features.changes.shape[1], features.model.likelihood
+    likelihood = features.model.likelihood
+    k = features.changes.shape[1]
     total = torch.zeros(k, k, dtype=torch.float64, device=features.changes.device)
-    data, examples = Fold(features.model, features.chunk if watch is None else min(features.chunk, watch.every)), 0
+    chunk = features.chunk if monitor is None else min(features.chunk, monitor.every)
+    data = Fold(features.model, chunk)
+    examples = 0
     for forward, f, y in data:
-        values = features.of_pass(forward).values
-        curved = likelihood.hessian(f.double(), y) @ values
-        total += values.flatten(0, -2).mT @ curved.flatten(0, -2)
+        phi = features.of_pass(forward).values
+        b_phi = likelihood.hessian(f.double(), y) @ phi
+        total += phi.flatten(0, -2).mT @ b_phi.flatten(0, -2)
         examples += len(f)
-        if watch is not None and watch.due(examples):
-            watch.measure(total.clone(), data.totals())
-            if watch.over:
+        if monitor is not None and monitor.due(examples):
+            monitor.measure(total.clone(), data.totals())
+            if monitor.over:
                 break
-    if watch is None:
+    if monitor is None:
         return total, data.totals()
-    if watch.trace[-1][0] < examples:
-        watch.measure(total, data.totals())
-    return watch.best
+    if monitor.trace[-1][0] < examples:
+        monitor.measure(total, data.totals())
+    return monitor.best
 
 
 def missed(features: TangentFeatures, inputs: Inputs) -> Estimate:
