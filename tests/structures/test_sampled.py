@@ -71,9 +71,7 @@ def test_draws_have_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     assert posterior.output_squares.dtype == torch.float64
 
 
-def test_the_memory_of_draws_is_said_before(
-    self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_memory_of_draws_is_said_before(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     fit(wide(5), lw.Sampled(3))
     assert "draws" not in caplog.text
     monkeypatch.setattr("lapwing.structures.sampled.MUCH", 9)

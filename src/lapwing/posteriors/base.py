@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -17,6 +18,7 @@ from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
+from lapwing.ground.shared import Shared
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model, undisturbed
@@ -26,7 +28,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
-from lapwing.posteriors.dimension import Step
+from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior
 
@@ -69,13 +71,16 @@ class Posterior(NetworkPredictor, abc.ABC):
     fitted_by: Fit | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
-        size, name = self.network.size, type(self).__name__
-        link = self.shown_link()
-        return f"{name}({self.prior}, {self.likelihood}, {link}{size} weights, {self.totals.examples} examples)"
+        given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
+        return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, value in state.items():
+            if isinstance(value, Shared):
+                state[name] = Shared[Any]()
+        return state
 
     @undisturbed()
     @working("predict")
@@ -326,11 +331,13 @@ class Posterior(NetworkPredictor, abc.ABC):
         """
         model = self.model
         columns = draws.shape[1]
-        size = model.chunk(model.width if columns >= model.width else min(columns, COLUMNS), BUDGET)
-        means, moved = list[Tensor](), list[Tensor]()
-        pieces = -(-count(inputs) // size)
-        for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
-            there = Linearisation(model).at(part)
-            means.append(there.outputs)
-            moved.append(there.push(draws).movedim(0, -1))
+        backward = columns >= model.width  # a backward pass an output, rather than two forward passes a column
+        together = model.chunk(model.width if backward else min(columns, COLUMNS), BUDGET)
+        pieces = math.ceil(count(inputs) / together)
+        means = list[Tensor]()
+        moved = list[Tensor]()
+        for _, part in track(chunks(inputs, together), "products with the Jacobian", pieces, unit="pieces"):
+            linearised = Linearisation(model).at(part)
+            means.append(linearised.outputs)
+            moved.append(linearised.push(draws).movedim(0, -1))
         return torch.cat(means), torch.cat(moved)

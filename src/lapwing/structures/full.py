@@ -29,7 +29,7 @@ from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
-from lapwing.posteriors.exact import check_rounding
+from lapwing.posteriors.rounding import check_rounding
 from lapwing.priors import DiagonalPrior
 from lapwing.structures.base import FitTask, Structure
 
@@ -111,7 +111,7 @@ class Full(Structure):
         if isinstance(task.curvature, Hessian):
             return self._exact_hessian(task, task.curvature.damping)
         posterior = task.summed(DenseSum(task.model.network))
-        check_rounding(posterior)
+        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()))
         return posterior
 
     def _exact_hessian(self, task: FitTask, damping: float) -> Posterior:

@@ -26,7 +26,7 @@ from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.interval import Interval
 from lapwing.methods.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
 from lapwing.posteriors import Step
-from lapwing.posteriors.solved import warn_unless
+from lapwing.posteriors.iterative import warn_unless
 from lapwing.priors import GPrior, Prior
 from lapwing.structures import LowRank
 from lapwing.tuning import EM

@@ -1,11 +1,11 @@
-"""Posteriors whose precision is solved with and never held; of them the one that solves for every answer."""
+"""The posterior that is solved with for every answer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeVar, final
+from typing import final
 
 import torch
 from jaxtyping import Float
@@ -13,88 +13,24 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike, chunks, count
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
+from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import track, working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import undisturbed
-from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
-from lapwing.linalg import Diagonal, Operator
 from lapwing.linalg.functions import log_determinant
-from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import Perturb, Root, Solver
-from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Step
+from lapwing.linear.solvers import Perturb, Root
+from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.predictive import JointMoments, Moments
-from lapwing.priors import Prior
 
 BUDGET = 2**27
 """Bytes the Jacobian rows of one solve may take (128 MiB)."""
 
 LOST = 0.5
 """Relative residual beyond which a solve says nothing."""
-
-S = TypeVar("S", bound="SolvedWeights")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class SolvedWeights(Posterior):
-    """A Gaussian over the weights with precision Λ = s G + A, known by products alone.
-
-    Args:
-        solver: What solves with Λ.
-    """
-
-    solver: Solver
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The Gaussian linear model behind the posterior."""
-        return Problem.of(self.training, Diagonal(self.prior_diagonal.to(self.network.like)), self.noise_scale)
-
-    @property
-    def precision_operator(self) -> Operator:
-        """The posterior precision Λ as an operator."""
-        return self.problem.precision
-
-    def with_choices(self: S, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> S:
-        """See ``Posterior.with_choices``; what products keep of the data is shared."""
-        changed = super().with_choices(prior, likelihood, steps)
-        if "problem" in vars(self):
-            operator = Diagonal(changed.prior_diagonal.to(self.network.like))
-            vars(changed)["problem"] = self.problem.with_prior(operator, changed.noise_scale)
-        return changed
-
-    def _log_marginal(self, ratio: Estimate) -> Estimate:
-        """The log evidence that is charged half of ``log det Λ / det A``."""
-        joint = self.joint_evidence.log_joint(self.prior_precisions, self.scale)
-        value = finite_evidence(float(joint) - 0.5 * ratio.value)
-        return Estimate(value, 0.5 * ratio.stderr, ratio.samples)
-
-
-def warn_unless(solution: Solution, cure: str) -> None:
-    """Warn where solves missed their tolerance: how far they got, and what helps.
-
-    Raises:
-        NumericalError: If one got nowhere: 0 in place of its answer would say that nothing is uncertain.
-    """
-    if solution.converged:
-        return
-    residual = float(solution.residual.max())
-    if residual >= 1 and not bool(solution.value.any(0).all()):
-        expected = "a solve with the posterior precision that comes nearer than 0"
-        raise NumericalError(expected, f"a relative residual of {residual:.1e}", "float64, or a larger prior precision")
-    if solution.stopped == "stagnated" and solution.value.dtype != torch.float64:
-        cure = "float64: rounding in the products lets it go no further"
-    warn(
-        f"a solve with the posterior precision stopped after {solution.iterations} steps at {solution.distance}, "
-        "above its tolerance; the error of a variance is usually far smaller, that of single weights may not be. "
-        f"Try {cure}",
-        ConvergenceWarning,
-    )
 
 
 @final
@@ -115,7 +51,7 @@ class SolvedMoments:
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MatrixFreePosterior(SolvedWeights):
+class MatrixFreePosterior(IterativePosterior):
     """N(θ*, Λ⁻¹) with Λ = s G + A never written down: every answer is a solve, every solve a few products.
 
     Args:
@@ -223,30 +159,35 @@ class MatrixFreePosterior(SolvedWeights):
         Cost:
             A block solve for every ``BUDGET`` bytes of Jacobian rows; memory that and the solver's.
         """
-        means, covariances, solutions = [], [], []
+        means = list[Tensor]()
+        covariances = list[Tensor]()
+        solutions = list[Solution]()
         with torch.no_grad():
             for f, rows, solution in self._solves(self._inputs(x)):
-                solved = solution.value.mT.view(rows.shape)
-                covariance = torch.stack([j.double() @ x.double().mT for j, x in zip(rows, solved, strict=True)])
+                solved = solution.value.mT.view(rows.shape)  # Λ⁻¹ Jᵀ, one row for each of J
+                products = [j.double() @ v.double().mT for j, v in zip(rows, solved, strict=True)]
+                covariance = torch.stack(products)
                 means.append(f)
                 covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))
                 solutions.append(replace(solution, value=solution.value[:0]))
-        mean, whole = torch.cat(means), joined(solutions)
-        return SolvedMoments(Moments(mean, torch.cat(covariances)), whole.residual.view(mean.shape), whole)
+        mean = torch.cat(means)
+        effort = joined(solutions)
+        return SolvedMoments(Moments(mean, torch.cat(covariances)), effort.residual.view(mean.shape), effort)
 
     def _solves(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"], Solution]]:
         """Outputs, explicit Jacobian rows of as many examples as the budget holds, and a solve against these."""
         if self.training.data.shared:
             check_alike(True, checksum(inputs), "inputs to be predicted by solves")
-        size = max(1, BUDGET // (self.model.width * self.network.layout.size * self.network.like.itemsize))
-        pieces = -(-count(inputs) // size)
-        for _, part in track(chunks(inputs, size), "solves for predictions", pieces, unit="pieces"):
+        bytes_of_one = self.model.width * self.network.layout.size * self.network.like.itemsize
+        together = max(1, BUDGET // bytes_of_one)
+        pieces = math.ceil(count(inputs) / together)
+        for _, part in track(chunks(inputs, together), "solves for predictions", pieces, unit="pieces"):
             forward = self.model.forward(part)
             f = forward.outputs
-            positions = [
-                jacobian_rows(self.network, forward.factors(cotangents)) for cotangents in identity_cotangents(f)
-            ]
-            rows = torch.stack(positions, dim=1).flatten(0, 1)
+            at_positions = list[Tensor]()
+            for cotangents in identity_cotangents(f):
+                at_positions.append(jacobian_rows(self.network, forward.factors(cotangents)))
+            rows = torch.stack(at_positions, dim=1).flatten(0, 1)
             yield f, rows, self.solve(rows.flatten(0, -2).mT)
 
     def _moments(self, inputs: Inputs, choices: Sequence[MatrixFreePosterior]) -> list[Moments]:
@@ -257,10 +198,13 @@ class MatrixFreePosterior(SolvedWeights):
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         """A block solve for every ``BUDGET`` bytes of Jacobian rows, and a product of J with its solutions."""
-        columns, solutions = [], []
+        columns = list[Tensor]()
+        solutions = list[Solution]()
         for _, _, solution in self._solves(inputs):
             columns.append(self.pushed(inputs, solution.value)[1].flatten(0, -2))
             solutions.append(replace(solution, value=solution.value[:0]))
         warn_unless(joined(solutions), self.solver.cure)
-        mean, covariance = self.model.outputs(inputs), torch.cat(columns, dim=1)
-        return JointMoments(mean, ((covariance + covariance.mT) / 2).to(mean).view(*mean.shape, *mean.shape))
+        mean = self.model.outputs(inputs)
+        product = torch.cat(columns, dim=1)
+        covariance = (product + product.mT) / 2
+        return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

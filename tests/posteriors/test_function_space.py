@@ -9,7 +9,7 @@ import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linear.evidence import Determinant, Spectrum
 from lapwing.linear.tangent import Tangent
-from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
+from lapwing.posteriors import FunctionPosterior, WeightPosterior, function_space
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
 
 
@@ -52,7 +52,7 @@ def test_weights_are_drawn_with_the_dense_covariance(name: str, monkeypatch: pyt
     torch.testing.assert_close(posterior.precision_operator @ torch.eye(d).double(), precision)
     noise = iter(torch.eye(d + m).double().split([d, m]))
     with monkeypatch.context() as patched:
-        patched.setattr(functions.probes, "gaussian", lambda *_, **__: next(noise))
+        patched.setattr(function_space.probes, "gaussian", lambda *_, **__: next(noise))
         root = posterior.sample(d + m) - posterior.network.weights
     torch.testing.assert_close(root.mT @ root, torch.linalg.inv(precision), rtol=1e-8, atol=1e-9)
 
@@ -84,7 +84,7 @@ def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatc
         return cross(self, inputs)
 
     monkeypatch.setattr(FunctionPosterior, "_cross", watched)
-    monkeypatch.setattr(functions, "BUDGET", 8 * 3 * 30 * 2)
+    monkeypatch.setattr(function_space, "BUDGET", 8 * 3 * 30 * 2)
     torch.testing.assert_close(posterior.predict(case.new).logits.covariance, usual, rtol=1e-12, atol=1e-13)
     assert sizes == [2, 2]
 
@@ -105,10 +105,10 @@ def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise)
     )
     assert isinstance(weights, WeightPosterior) and isinstance(functions, FunctionPosterior)
     louder = case.likelihood.scaled(4.0)
-    step = functions.with_choices(prior, louder).newton_step()
-    assert weights.shift is not None and step is not None
+    step = functions.with_choices(prior, louder).mode_step()
+    assert weights.mode_shift is not None and step is not None
     alpha = weights.prior_precisions
-    torch.testing.assert_close(step, weights.shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(step, weights.mode_shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)
     tangent = Tangent(functions.training)
     mode = tangent.mode(prior, 4.0, initial=functions.network.weights + step, rtol=1e-9)
     assert mode.converged and mode.iterations == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
 
@@ -19,13 +19,14 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.spectral import Spectral, decompose
 from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
-from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
 
@@ -43,10 +44,13 @@ class FunctionPosterior(ExactPosterior):
         rows: The rows ``J̃ = Sᵀ J`` of the training data, as a prediction needs the kernel between them and new inputs:
             features of the training inputs where the last layer is uncertain, else the inputs themselves.
         grams: ``J̃_g J̃_gᵀ`` of each prior group g.
+        shared_spectrum: The eigendecomposition of the kernel of a single group before its prior, once it was asked for:
+            that of the posterior under every prior and noise.
     """
 
     rows: TrainingRows
     grams: Float[Tensor, "g m m"]
+    shared_spectrum: Shared[Spectral] = field(default_factory=Shared[Spectral], kw_only=True)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.rows.held})"
@@ -80,10 +84,7 @@ class FunctionPosterior(ExactPosterior):
                 f"{prior}",
                 "fitting again with this prior, or Full(view='weights')",
             )
-        changed = super().with_choices(prior, likelihood, steps)
-        if len(self.grams) == 1 and "_basis" in vars(self):
-            vars(changed)["_basis"] = self._basis
-        return changed
+        return super().with_choices(prior, likelihood, steps)
 
     @property
     def precision_operator(self) -> Operator:
@@ -107,22 +108,22 @@ class FunctionPosterior(ExactPosterior):
             passes and a backward pass for every draw.
         """
         probes.check_draws(samples, generator)
-        shape, rows = (self.network.size, samples), (self.grams.shape[-1], samples)
-        noise = probes.gaussian(shape, like=self._variance, generator=generator)
+        noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=generator)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
-            seen = self.rows.push(self.model, zeta.to(self.network.like)).double()
-            seen += probes.gaussian(rows, like=seen, generator=generator) / self.noise_scale**0.5
-            drawn = self._conditioned(zeta, seen)
+            observed = self.rows.push(self.model, zeta.to(self.network.like)).double()
+            epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=generator)
+            observed += epsilon / self.noise_scale**0.5
+            drawn = self._conditioned(zeta, observed)
         return self.network.weights + drawn.mT.to(self.network.weights)
 
-    def _conditioned(self, block: Float[Tensor, "d s"], seen: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
-        """``V - A⁻¹ J̃ᵀ W Wᵀ U``, for what was seen of V or should have been."""
-        weighed = self._root @ (self._root.mT @ seen)
+    def _conditioned(self, block: Float[Tensor, "d s"], observed: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
+        """``V - A⁻¹ J̃ᵀ W Wᵀ U``, for what was observed of V or should have been."""
+        weighed = self._root @ (self._root.mT @ observed)
         explained = self.rows.pull(self.model, weighed.to(self.network.like))
         return block - self._variance[:, None] * explained
 
-    def newton_step(self) -> Float[Tensor, " d"] | None:
+    def mode_step(self) -> Float[Tensor, " d"] | None:
         """``Λ⁻¹ (s ∇ log p(y | θ*) - A θ*)``: with Gaussian noise the way from the trained weights to the linear mode.
 
         With Woodbury's identity it takes the kernel between the training rows alone: ``a - A⁻¹ J̃ᵀ W Wᵀ J̃ a`` with
@@ -136,35 +137,41 @@ class FunctionPosterior(ExactPosterior):
         like = self.network.like
         whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
         with torch.no_grad():
-            seen = self.rows.push(self.model, whole.to(like)[:, None]).double()
-            return self._conditioned(whole[:, None], seen)[:, 0].to(like)
+            observed = self.rows.push(self.model, whole.to(like)[:, None]).double()
+            return self._conditioned(whole[:, None], observed)[:, 0].to(like)
+
+    @property
+    def _curvature(self) -> Float[Tensor, "g m m"]:
+        return self.grams
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
             return Determinant.of_grams(torch.stack([semidefinite(gram) for gram in self.grams]))
-        eigenvalues = self._basis.values
+        eigenvalues = self._spectrum.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
     @cached_property
-    def _basis(self) -> Spectral:
+    def _spectrum(self) -> Spectral:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
-            return decompose(self.grams[0])
+            return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))
         return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
 
     @property
-    def _values(self) -> Float[Tensor, " m"]:
-        """Eigenvalues of ``Sᵀ K S``."""
-        return self._basis.values / self.prior_precisions if len(self.grams) == 1 else self._basis.values
+    def _eigenvalues(self) -> Float[Tensor, " m"]:
+        """Eigenvalues γ of ``Sᵀ K S``."""
+        values = self._spectrum.values
+        return values / self.prior_precisions if len(self.grams) == 1 else values
 
     @cached_property
     def _root(self) -> Float[Tensor, "m m"]:
         """``W`` with ``W Wᵀ = s (I + s Sᵀ K S)⁻¹``."""
         s = self.noise_scale
-        return self._basis.vectors * (s / (1 + s * self._values)).sqrt()
+        return self._spectrum.vectors * (s / (1 + s * self._eigenvalues)).sqrt()
 
     @cached_property
     def _variance(self) -> Float[Tensor, " d"]:
+        """``A⁻¹``."""
         return 1.0 / self.prior_diagonal
 
     @cached_property
@@ -178,27 +185,28 @@ class FunctionPosterior(ExactPosterior):
         return kernel.cross(inputs, self.rows, self._variance).double()
 
     def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
-        variances, scales = distinct([self._variance, *(choice._variance for choice in choices)])
+        variances, multiples = distinct([self._variance, *(choice._variance for choice in choices)])
         if len(variances) > 1:
-            return [moments for choice in choices for moments in choice._along(inputs, [(1.0, choice.noise_scale)])]
-        return self._along(
-            inputs, [(k, choice.noise_scale) for choice, (_, k) in zip(choices, scales[1:], strict=True)]
-        )
+            return [choice._under_multiples(inputs, [(1.0, choice.noise_scale)])[0] for choice in choices]
+        scales = [(kappa, choice.noise_scale) for choice, (_, kappa) in zip(choices, multiples[1:], strict=True)]
+        return self._under_multiples(inputs, scales)
 
-    def _along(self, inputs: Inputs, scales: list[tuple[float, float]]) -> list[Moments]:
+    def _under_multiples(self, inputs: Inputs, scales: list[tuple[float, float]]) -> list[Moments]:
         """Outputs with the prior's variances times κ and the noise precision s, for several κ and s.
 
         With ``Sᵀ K S = Q diag(γ) Qᵀ``: ``κ K** - K*x S Q diag(s κ² / (1 + s κ γ)) Qᵀ Sᵀ Kx*``.
         """
         mean, (prior,) = self._prior_propagation.moments(inputs)
         kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
-        gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._values)
-        rows = self.model.width * self.grams.shape[-1]
+        gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
+        rows = self.grams.shape[-1]
+        together = max(1, BUDGET // (8 * self.model.width * rows))
         parts: list[Tensor] = []
-        for place, part in chunks(inputs, max(1, BUDGET // (8 * rows))):
-            turned = (self._cross(part) @ self._basis.vectors).view(-1, mean.shape[-1], self.grams.shape[-1])
+        for place, part in chunks(inputs, together):
             before = prior[place].double()
-            parts.append(torch.einsum("m,...->m...", kappa, before) - contracted(turned, gain).view(-1, *before.shape))
+            rotated = (self._cross(part) @ self._spectrum.vectors).view(-1, mean.shape[-1], rows)
+            explained = contracted(rotated, gain).view(-1, *before.shape)
+            parts.append(torch.einsum("m,...->m...", kappa, before) - explained)
         return [Moments(mean, covariance) for covariance in torch.cat(parts, 1).to(mean)]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:

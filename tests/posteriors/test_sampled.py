@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.ground.results import Solution
-from lapwing.posteriors import Step, base, draws
-from lapwing.posteriors.dimension import by_draws, log_det_ratio
+from lapwing.posteriors import Step, base, sampled
+from lapwing.posteriors.effective_dimension import by_draws
+from lapwing.posteriors.log_det_integral import log_det_ratio
 from lapwing.predictive import Moments, predictive
 from tests.checker import unchecked
 from tests.meter import Meter
@@ -166,7 +167,7 @@ class TestDraws:
 
     @pytest.mark.parametrize("room", [1, 2**20])
     def test_of_several_choices_at_once(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(draws, "BLOCKS", room)
+        monkeypatch.setattr(sampled, "BLOCKS", room)
         posterior, x = fitted(), problem("images").new
         other = posterior.with_choices(lw.Isotropic(5.0), posterior.likelihood)
         found = posterior.outputs_each(x, [posterior, other])

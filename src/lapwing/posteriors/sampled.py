@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import final, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, final, get_args
 
 import torch
 from jaxtyping import Float
@@ -16,11 +16,14 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import MANY, undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
-from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratio, output_squares
-from lapwing.posteriors.solved import SolvedWeights, warn_unless
+from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
+from lapwing.posteriors.iterative import IterativePosterior, warn_unless
+from lapwing.posteriors.log_det_integral import log_det_ratio
+from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
@@ -30,7 +33,7 @@ BLOCKS = 2**28
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class SampledPosterior(SolvedWeights):
+class SampledPosterior(IterativePosterior):
     """N(θ*, Λ⁻¹) with Λ = s G + A, known by k draws of it: ``θ* + ζ_j``, each ζ_j a solve (Antorán 2024, chapter 6).
 
         ζ = Λ⁻¹ (√s R ε₁ + A^½ ε₂),    cov(f) = (1/k) Σ_j (J ζ_j)(J ζ_j)ᵀ,    p(y) = (1/k) Σ_j p(y | f + J ζ_j)
@@ -47,14 +50,18 @@ class SampledPosterior(SolvedWeights):
         solver: What solves with Λ.
         perturbation: The noise ε of k draws.
         initial: Where the solves start; ``None`` for draws from the prior.
-        found: The draws, once they were solved for.
+        solved: The draws, once they were solved for.
         squares: ``output_squares``, once it was asked for.
     """
 
     perturbation: Perturbation
     initial: Float[Tensor, "d k"] | None = None
-    found: Solution | None = None
-    squares: Float[Tensor, "g k"] | None = None
+    solved: Shared[Solution] = field(default_factory=Shared[Solution], kw_only=True)
+    squares: Shared[Tensor] = field(default_factory=Shared[Tensor], kw_only=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """See ``Posterior.__getstate__``; the draws are not solved for again."""
+        return super().__getstate__() | {"solved": self.solved, "squares": self.squares}
 
     @property
     def wide(self) -> bool:
@@ -78,13 +85,19 @@ class SampledPosterior(SolvedWeights):
     @property
     def solution(self) -> Solution:
         """The draws with how well they were solved for, and what that cost."""
-        if self.found is not None:
-            return self.found
+        return self.solved.of(self.perturbation, make=self._solve)
+
+    @property
+    def found(self) -> Solution | None:
+        """``solution``, once it was asked for."""
+        return self.solved.known(self.perturbation)
+
+    def _solve(self) -> Solution:
         start = self.perturbation.start(self.problem) if self.initial is None else self.initial
         with torch.no_grad():
-            solution = self.solver.solve(self.problem, self.perturbation.right_hand_side(self.problem), initial=start)
+            right_hand_side = self.perturbation.right_hand_side(self.problem)
+            solution = self.solver.solve(self.problem, right_hand_side, initial=start)
         warn_unless(solution, self.solver.cure)
-        vars(self)["found"] = solution
         return solution
 
     @property
@@ -96,11 +109,11 @@ class SampledPosterior(SolvedWeights):
         Cost:
             A product with G, once.
         """
-        if self.squares is None:
-            squares = output_squares(self.problem, self.draws, *self.prior.groups(self.network.uncertain))
-            vars(self)["squares"] = squares
-            return squares
-        return self.squares
+        return self.squares.of(self.perturbation, make=self._squared_outputs)
+
+    def _squared_outputs(self) -> Float[Tensor, "g k"]:
+        group, groups = self.prior.groups(self.network.uncertain)
+        return output_squares(self.problem, self.draws, group, groups)
 
     @property
     def samples(self) -> int:
@@ -114,12 +127,15 @@ class SampledPosterior(SolvedWeights):
         slowest, are then where they belong.
         """
         changed = super().with_choices(prior, likelihood, steps)
-        before, after = (it.prior_diagonal.to(self.network.like) for it in (self, changed))
+        before = self.prior_diagonal.to(self.network.like)
+        after = changed.prior_diagonal.to(self.network.like)
         if likelihood == self.likelihood and torch.equal(before, after):
-            shared = prior.shares(self.prior, self.network.uncertain)
-            return changed if shared else replace(changed, squares=None)  # which are those of each group
-        start = self.initial if self.found is None else self.found.value
-        return changed.restarted(None if start is None else (before / after).sqrt()[:, None] * start)
+            same_groups = prior.shares(self.prior, self.network.uncertain)
+            return changed if same_groups else replace(changed, squares=Shared[Tensor]())
+        present = self.initial if self.found is None else self.found.value
+        if present is None:
+            return changed.restarted()
+        return changed.restarted((before / after).sqrt()[:, None] * present)
 
     def restarted(
         self, initial: Float[Tensor, "d k"] | None = None, perturbation: Perturbation | None = None
@@ -130,13 +146,15 @@ class SampledPosterior(SolvedWeights):
             initial: Where the solves start; ``None`` for draws from the prior.
             perturbation: Their noise; ``None`` for the same.
         """
-        noise = self.perturbation if perturbation is None else perturbation
-        changed = replace(self, perturbation=noise, initial=initial, found=None, squares=None)
-        if "problem" in vars(self):
-            vars(changed)["problem"] = self.problem
-        return changed
+        return replace(
+            self,
+            perturbation=self.perturbation if perturbation is None else perturbation,
+            initial=initial,
+            solved=Shared[Solution](),
+            squares=Shared[Tensor](),
+        )
 
-    def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
+    def starting_from(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
         """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.
 
         Args:
@@ -221,10 +239,10 @@ class SampledPosterior(SolvedWeights):
         """
         check_option("estimator", estimator, get_args(Estimator))
         group = self.prior.groups(self.network.uncertain)[0]
-        found = by_draws(
+        dimensions = by_draws(
             self.draws, self.prior_diagonal, group, lambda: self.noise_scale * self.output_squares, estimator
         )
-        return Estimate(found.total, found.error if self.samples > 1 else math.inf, self.samples)
+        return Estimate(dimensions.total, dimensions.error if self.samples > 1 else math.inf, self.samples)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """For link ``"mc"`` the draws themselves."""
@@ -237,15 +255,16 @@ class SampledPosterior(SolvedWeights):
         return super()._networks(inputs, min(samples, self.samples), generator)
 
     def _moments(self, inputs: Inputs, choices: Sequence[SampledPosterior]) -> list[Moments | FactorMoments]:
-        blocks = [choice.draws for choice in choices]
-        together = max(1, BLOCKS // max(block.numel() * block.itemsize for block in blocks))
-        found: list[Moments | FactorMoments] = []
-        for i in range(0, len(blocks), together):
-            some = blocks[i : i + together]
+        draws_of_each = [choice.draws for choice in choices]
+        largest = max(draws.numel() * draws.itemsize for draws in draws_of_each)
+        together = max(1, BLOCKS // largest)
+        moments: list[Moments | FactorMoments] = []
+        for first in range(0, len(draws_of_each), together):
+            some = draws_of_each[first : first + together]
             mean, moved = self.pushed(inputs, torch.cat(some, 1))
-            parts = moved.split([block.shape[1] for block in some], dim=-1)
-            found += [self._known_by_draws(mean, part) for part in parts]
-        return found
+            parts = moved.split([draws.shape[1] for draws in some], dim=-1)
+            moments += [self._known_by_draws(mean, part) for part in parts]
+        return moments
 
     def _known_by_draws(self, mean: Tensor, moved: Float[Tensor, "n *event c k"]) -> Moments | FactorMoments:
         factor = moved / moved.shape[-1] ** 0.5

@@ -11,8 +11,8 @@ import lapwing as lw
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.spectral import Spectral
-from lapwing.posteriors import WeightPosterior, exact
-from lapwing.posteriors.exact import factor_error
+from lapwing.posteriors import WeightPosterior, weight_space
+from lapwing.posteriors.weight_space import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, refused, seeded
 
 over_weights = pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_precision_keeps_the_structure(structure: str, kind: type) -> None:
 
 
 def test_only_gaussian_likelihoods_know_their_mode() -> None:
-    assert fit("gaussian", "kfac")[1].shift is not None
-    assert fit("categorical", "kfac")[1].shift is None
+    assert fit("gaussian", "kfac")[1].mode_shift is not None
+    assert fit("categorical", "kfac")[1].mode_shift is None
 
 
 @over_weights
@@ -99,8 +99,8 @@ def test_the_mode_of_a_linear_network_is_its_ridge_regression(structure: str) ->
     posterior = lw.Laplace(lw.Gaussian(2.0), prior=lw.Isotropic(0.7), structure=STRUCTURES[structure]).fit(
         model, (x, y)
     )
-    assert isinstance(posterior, WeightPosterior) and posterior.shift is not None
-    mode = posterior.network.weights + posterior.shift.step(posterior.prior_precisions, posterior.scale)
+    assert isinstance(posterior, WeightPosterior) and posterior.mode_shift is not None
+    mode = posterior.network.weights + posterior.mode_shift.step(posterior.prior_precisions, posterior.scale)
     ridge = torch.linalg.solve(2.0 * x.mT @ x + 0.7 * torch.eye(3), 2.0 * x.mT @ y).squeeze(-1)
     if structure == "diagonal":
         assert (mode - ridge).norm() < (posterior.network.weights - ridge).norm()
@@ -185,7 +185,7 @@ def test_outputs_whose_jacobian_is_too_large_are_known_by_draws(
     case, posterior = fit("categorical", structure)
     expected, together = posterior.outputs(case.new), posterior.outputs(case.new, joint=True)
     for name, value in (("JACOBIAN", 0), ("DRAWS", 2000), ("BLOCK", 700 * 4 * 8 * posterior.network.size)):
-        monkeypatch.setattr(exact, name, value, raising=False)
+        monkeypatch.setattr(weight_space, name, value, raising=False)
     found, joint = posterior.outputs(case.new), posterior.outputs(case.new, joint=True)
     assert "those of 2000 draws" in caplog.text and "relative standard error of 0.032" in caplog.text
     assert torch.equal(found.mean, expected.mean)

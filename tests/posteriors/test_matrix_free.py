@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
 from lapwing.linear.solvers import roots
-from lapwing.posteriors import MatrixFreePosterior, solved
+from lapwing.posteriors import MatrixFreePosterior, matrix_free
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused, seeded
 
@@ -29,7 +29,7 @@ def fitted(solver: lw.CG | None = None, sqrt: Any = None, name: str = "images") 
 def test_inputs_in_several_chunks_have_the_same_variances(monkeypatch: pytest.MonkeyPatch) -> None:
     posterior, x = fitted(), problem("images").new
     whole = posterior.solved_outputs(x)
-    monkeypatch.setattr(solved, "BUDGET", 1)
+    monkeypatch.setattr(matrix_free, "BUDGET", 1)
     pieces = posterior.solved_outputs(x)
     torch.testing.assert_close(pieces.moments.covariance, whole.moments.covariance, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(pieces.moments.mean, whole.moments.mean)
@@ -41,7 +41,7 @@ def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time(monkeypatch
     posterior, x = fitted(lw.CG(rtol=1e-13)), problem("images").new
     most, found = [], []
     for budget in (2**27, 1):
-        monkeypatch.setattr(solved, "BUDGET", budget)
+        monkeypatch.setattr(matrix_free, "BUDGET", budget)
         with Meter() as meter:
             found.append(posterior._joint_moments(x).covariance)
         most.append(meter.most)
