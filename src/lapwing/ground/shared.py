@@ -49,8 +49,15 @@ class Shared(Generic[T]):
             make: Makes it.
         """
         value = self.known(*sources)
-        if value is None:
-            value = make()
-            self._value = value
-            self._sources = sources
+        return self.replaced(make(), *sources) if value is None else value
+
+    def replaced(self, value: T, *sources: object) -> T:
+        """Another value in place of the old one.
+
+        Args:
+            value: The value.
+            sources: What it is made from.
+        """
+        self._value = value
+        self._sources = sources
         return value

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import finite_evidence
 from lapwing.ground.progress import working
+from lapwing.ground.records import UNRECORDED
 from lapwing.ground.shared import Shared
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import Complexity, LogEvidence
@@ -30,7 +31,7 @@ class ExactPosterior(Posterior):
             with the same curvature and groups of weights.
     """
 
-    shared_evidence: Shared[LogEvidence] = field(default_factory=Shared[LogEvidence], kw_only=True)
+    shared_evidence: Shared[LogEvidence] = field(default_factory=Shared[LogEvidence], kw_only=True, metadata=UNRECORDED)
 
     @working("evidence")
     def log_marginal(self) -> float:

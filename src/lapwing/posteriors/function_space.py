@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +17,11 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
+from lapwing.ground.archive import Json
 from lapwing.ground.data import Inputs, chunks
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.progress import working
+from lapwing.ground.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
@@ -26,9 +29,18 @@ from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.spectral import Spectral, decompose
 from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
 from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
+
+logger = logging.getLogger(__name__)
+
+LEFT_OUT = (
+    "the training inputs, which a prediction needs, are not in the file: load(path, model, data) takes them again, in "
+    "the order they had at the fit. save(..., training_inputs=True) writes them into the file"
+)
+"""What is said where inputs are left out."""
 
 
 @final
@@ -50,17 +62,33 @@ class FunctionPosterior(ExactPosterior):
 
     rows: TrainingRows
     grams: Float[Tensor, "g m m"]
-    shared_spectrum: Shared[Spectral] = field(default_factory=Shared[Spectral], kw_only=True)
+    shared_spectrum: Shared[Spectral] = field(default_factory=Shared[Spectral], kw_only=True, metadata=UNRECORDED)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.rows.held})"
 
-    def without_inputs(self) -> FunctionPosterior:
-        """The same without training inputs, for a file; features of them stay."""
-        return replace(self, rows=self.rows.without_inputs())
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``; features of training inputs are always held, the inputs on request."""
+        if training_inputs:
+            return self._fields_record(records)
+        if not self.rows.by_features:
+            logger.warning(LEFT_OUT)
+        return replace(self, rows=self.rows.without_inputs())._fields_record(records)
 
-    def with_data(self) -> FunctionPosterior:
-        """The same with training inputs again where there are none, from the data it has.
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        misfit = self.rows.misfit(self.model)
+        if misfit:
+            raise DataError("training rows of the network", misfit, REPAIR)
+        axes = self.rows.cotangents.shape[2:]  # in the order of the likelihood, not of the network
+        check_shape("the cotangents", sorted(axes), sorted(self.survey.output))
+        groups = self.prior.groups(self.network.uncertain)[1]
+        rows = len(self.rows)
+        check_shape("the kernel", self.grams.shape, (groups, rows, rows))
+
+    def with_checked_data(self) -> FunctionPosterior:
+        """See ``Posterior.with_checked_data``; with training inputs again where there are none.
 
         Raises:
             DataError: If the data are in another order than at the fit.
@@ -68,9 +96,12 @@ class FunctionPosterior(ExactPosterior):
         Cost:
             A pass over the data, a product with the Jacobian and one with its adjoint.
         """
+        checked = super().with_checked_data()
+        if self.data is None or self.partial:
+            return checked
         relative = self.prior.relative(self.network.uncertain)
         units = torch.ones_like(self._variance) if relative is None else (1 / relative).to(self._variance)
-        return replace(self, rows=self.rows.with_data(self.model, self.grams.sum(0), units))
+        return replace(checked, rows=self.rows.with_data(self.model, self.grams.sum(0), units))
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
         """See ``Posterior.with_choices``; the prior may differ in its precisions alone.

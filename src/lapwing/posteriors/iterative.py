@@ -4,54 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import final
 
 import torch
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
+from lapwing.ground.records import UNRECORDED
 from lapwing.ground.results import Estimate, Solution
-from lapwing.jacobian.model import Model
-from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.ground.shared import Shared
 from lapwing.linalg import Diagonal, Operator
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors.base import Posterior
-
-
-@final
-class DataProblem:
-    """The Gaussian linear model of some data as the posteriors under several priors and noises share it.
-
-    Each has a problem of its own, made from that of the posterior that asked before: what products keep of the data and
-    approximations of the curvature serve all of them.
-    """
-
-    def __init__(self) -> None:
-        self._model: Model | None = None
-        self._latest: Problem | None = None
-
-    def __reduce__(self) -> tuple[type[DataProblem], tuple[()]]:
-        """What pickle and ``copy`` take: nothing; it is computed again."""
-        return DataProblem, ()
-
-    def under(self, linearised: Linearisation, prior: Diagonal, scale: float) -> Problem:
-        """The problem under a prior and noise.
-
-        Args:
-            linearised: The network made linear, with the data.
-            prior: A.
-            scale: Noise precision relative to the one the curvature is computed with.
-        """
-        before = self._latest
-        if before is None or self._model is not linearised.model:
-            problem = Problem.of(linearised, prior, scale)
-        elif before.scale == scale and torch.equal(before.prior.values, prior.values):
-            problem = before
-        else:
-            problem = before.with_prior(prior, scale)
-        self._model = linearised.model
-        self._latest = problem
-        return problem
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,17 +23,25 @@ class IterativePosterior(Posterior):
 
     Args:
         solver: What solves with Λ.
-        data_problem: What is shared by the problems under all priors and noises.
+        latest_problem: The problem of the posterior that asked last. Those under other priors and noises are made from
+            it: what products keep of the data and approximations of the curvature serve all of them.
     """
 
     solver: Solver
-    data_problem: DataProblem = field(default_factory=DataProblem, kw_only=True)
+    latest_problem: Shared[Problem] = field(default_factory=Shared[Problem], kw_only=True, metadata=UNRECORDED)
 
     @cached_property
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
         prior = Diagonal(self.prior_diagonal.to(self.network.like))
-        return self.data_problem.under(self.training, prior, self.noise_scale)
+        before = self.latest_problem.known(self.model)
+        if before is None:
+            problem = Problem.of(self.training, prior, self.noise_scale)
+        elif before.scale == self.noise_scale and torch.equal(before.prior.values, prior.values):
+            problem = before
+        else:
+            problem = before.with_prior(prior, self.noise_scale)
+        return self.latest_problem.replaced(problem, self.model)
 
     @property
     def precision_operator(self) -> Operator:

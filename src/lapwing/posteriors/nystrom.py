@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -16,15 +16,19 @@ from lapwing.curvature.gram import joint
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.archive import Json
+from lapwing.ground.data import Data, Inputs
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.progress import working
+from lapwing.ground.records import Records
 from lapwing.ground.results import Estimate
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.spectral import decompose
 from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.posteriors.record import check_shape
 from lapwing.predictive import JointMoments, Moments
 
 
@@ -135,6 +139,22 @@ class NystromPosterior(ExactPosterior):
     compressed: Float[Tensor, "k k"]
     residual: bool
     report: NystromReport
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``."""
+        return self._fields_record(records)
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> NystromPosterior:
+        """See ``Posterior.of_record``."""
+        posterior = super().of_record(record, records, network, data)
+        report = replace(posterior.report, pairs=posterior.report.pairs.cpu())
+        return replace(posterior, report=report)
+
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        check_shape("the span", self.changes.shape[:1], (self.network.size,))
 
     @property
     def training(self) -> Linearisation:

@@ -12,17 +12,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.archive import Json
+from lapwing.ground.data import Data, Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.progress import working
+from lapwing.ground.records import UNRECORDED, Records
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import MANY, undisturbed
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.posteriors.log_det_integral import log_det_ratio
+from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
@@ -55,13 +59,41 @@ class SampledPosterior(IterativePosterior):
     """
 
     perturbation: Perturbation
-    initial: Float[Tensor, "d k"] | None = None
-    solved: Shared[Solution] = field(default_factory=Shared[Solution], kw_only=True)
-    squares: Shared[Tensor] = field(default_factory=Shared[Tensor], kw_only=True)
+    initial: Float[Tensor, "d k"] | None = field(default=None, metadata=UNRECORDED)
+    solved: Shared[Solution] = field(default_factory=Shared[Solution], kw_only=True, metadata=UNRECORDED)
+    squares: Shared[Tensor] = field(default_factory=Shared[Tensor], kw_only=True, metadata=UNRECORDED)
 
     def __getstate__(self) -> dict[str, Any]:
         """See ``Posterior.__getstate__``; the draws are not solved for again."""
         return super().__getstate__() | {"solved": self.solved, "squares": self.squares}
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``; draws are solved for now if they were not."""
+        return {
+            **self._fields_record(records),
+            "solution": records.state(self.solution, "solution"),
+            "squares": records.state(self.output_squares, "squares"),
+        }
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> SampledPosterior:
+        """See ``Posterior.of_record``."""
+        posterior = super().of_record(record, records, network, data)
+        solution = records.read(Solution, record.get("solution"), "solution")
+        squares = records.read(Float[Tensor, "g k"], record.get("squares"), "squares")
+        return replace(
+            posterior,
+            solved=Shared(solution, posterior.perturbation),
+            squares=Shared(squares, posterior.perturbation),
+        )
+
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        check_shape("the draws", self.draws.shape[:1], (self.network.size,))
+        check_shape("the noise", self.perturbation.prior.shape, self.draws.shape)
+        check_shape("the residuals", self.solution.residual.shape[-1:], self.draws.shape[1:])
+        check_shape("their squares", self.output_squares.shape[-1:], self.draws.shape[1:])
 
     @property
     def wide(self) -> bool:

@@ -17,15 +17,19 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import CHEAPER, Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.archive import Json
+from lapwing.ground.data import Data, Inputs, InputsLike
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.progress import Bar, working
+from lapwing.ground.records import REPAIR, Records
 from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.spectral import Spectral
 from lapwing.linear.evidence import Complexity, NewtonStep, complexity_of
 from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.rounding import warn_of_rounding
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 
@@ -63,6 +67,27 @@ class WeightPosterior(ExactPosterior):
         return (
             f"{known[:-1]}, precision at most {more:.2g} too large and {less:.2g} too small, in 1 / weight², by rank=)"
         )
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``."""
+        curvature = records.state(self.held, "curvature")
+        return self._fields_record(records.giving({Held: None})) | {"curvature": curvature}
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> WeightPosterior:
+        """See ``Posterior.of_record``."""
+        curvature = records.read(Held, record.get("curvature"), "curvature")
+        return super().of_record(record, records.giving({Held: curvature}), network, data)
+
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        d = self.network.size
+        check_shape("the curvature", self.held.operator.shape, (d, d))
+        blocks = len(self.held.operator.blocks) if isinstance(self.held.operator, BlockDiagonal) else 0
+        names = {name for part in self.held.partition for name in part}
+        if len(self.held.partition) != blocks or (names and names != set(self.network.names)):
+            raise DataError(f"parameters of {blocks} blocks", f"{len(self.held.partition)} groups of others", REPAIR)
 
     @property
     def precision_error(self) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from lapwing.ground.errors import DataError, MismatchError
 from lapwing.ground.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output, name_of
-from lapwing.store.fits import records
+from lapwing.store.families import records
 
 NAMED = 4
 """Differences an error message lists; the rest it counts."""

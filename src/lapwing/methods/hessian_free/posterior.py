@@ -5,18 +5,24 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, InputsLike, count, tensors
+from lapwing.ground.archive import Json
+from lapwing.ground.data import Data, Inputs, InputsLike, count, tensors
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.records import Records
+from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
-from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.refit import Refit, Tally
 from lapwing.methods.hessian_free.responses import Linearity, Responses
+from lapwing.posteriors.record import check_shape, check_survey
 from lapwing.predictive import JointMoments, Link, Moments, NetworkPredictor, Outputs
 from lapwing.priors import Prior
 
@@ -138,6 +144,39 @@ class HessianFreePosterior(NetworkPredictor):
     def network(self) -> Network:
         """The network at its trained weights."""
         return self.refit.network
+
+    @property
+    def data(self) -> Data | None:
+        """The training data; ``None`` where they are not at hand."""
+        return self.refit.model.source
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """What a file holds of the posterior, its network and its data aside; see ``Posterior.record``."""
+        refit = {
+            "survey": records.state(self.refit.model.survey, "refit.survey"),
+            "likelihood": records.state(self.refit.model.likelihood, "refit.likelihood"),
+            **records.giving({Model: None, Tally: None}).state(self.refit, "refit"),
+        }
+        return {"refit": refit, **records.giving({Refit: None}).state(self)}
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> HessianFreePosterior:
+        """The posterior of a record, around the network it was fitted to; see ``Posterior.of_record``."""
+        fields = records.read(dict[str, Any], record.get("refit"), "refit")
+        survey = records.read(Survey, fields.get("survey"), "refit.survey")
+        likelihood = records.read(Likelihood, fields.get("likelihood"), "refit.likelihood")
+        model = Model(network, survey, likelihood, data)
+        refit = records.giving({Model: model, Tally: Tally()}).read(Refit, fields, "refit")
+        return records.giving({Refit: refit}).read(cls, record, "")
+
+    def check_record(self) -> None:
+        """Refuses parts that do not belong together; see ``Posterior.check_record``."""
+        check_survey(self.refit.model.survey, self.network, self.likelihood)
+        check_shape("the prior", self.refit.prior.shape, (self.network.size,))
+
+    def with_checked_data(self) -> HessianFreePosterior:
+        """The posterior: its answers are at hand, and no data are asked."""
+        return self
 
     def variances(self, x: InputsLike) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.

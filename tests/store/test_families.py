@@ -23,9 +23,9 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured
 from lapwing.linalg.spectral import of_root, whole
 from lapwing.posteriors import Step
+from lapwing.posteriors.record import totals_of, totals_record
 from lapwing.priors import GPrior, Prior
-from lapwing.store.contents import totals_from, totals_state
-from lapwing.store.fits import records
+from lapwing.store.families import records
 
 CPU = torch.device("cpu")
 
@@ -91,8 +91,8 @@ def test_priors_and_only_long_ones_leave_the_header(prior: Prior, held: int) -> 
     assert len(tensors.named) == held
     assert records(tensors).read(Prior, state, "prior") == prior
     plain = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(prior).items()}
-    older = text({"kind": type(prior).__name__} | plain)
-    assert records().read(Prior, older, "prior") == prior
+    in_words = text({"kind": type(prior).__name__} | plain)
+    assert records().read(Prior, in_words, "prior") == prior
 
 
 def test_priors_of_others_are_refused() -> None:
@@ -115,8 +115,8 @@ def test_surveys() -> None:
 def test_totals(score: Tensor | None) -> None:
     parts = (Fingerprint(2**40, 0.1, 1e-300, 1 / 3), Fingerprint(3, 1e300, 2.0, 0.7))
     totals, tensors = Totals(parts, 17.25, 1 / 7, score), Tensors()
-    state = text(totals_state(totals, tensors))
-    again = totals_from(state, tensors, CPU)
+    state = text(totals_record(totals, records(tensors)))
+    again = totals_of(state, records(tensors))
     assert (again.parts, again.observations, again.misfit) == (parts, 17.25, 1 / 7)
     assert (state["examples"], state["nll"]) == (totals.examples, totals.nll)
     assert type(again.parts[0].examples) is int
