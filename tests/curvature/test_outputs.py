@@ -14,7 +14,7 @@ from lapwing.curvature import outputs
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import progress
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.tree import summed
+from lapwing.ground.layout import summed
 from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments

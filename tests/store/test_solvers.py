@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.store.test_families import through
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.linear.solvers import Solver
 from lapwing.store.families import records
 from tests.posterior_cases import refused
+from tests.store.test_families import through
 
 SOLVERS = [
     lw.CG(),

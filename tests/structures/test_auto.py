@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian import model as jacobian_model
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

@@ -6,13 +6,14 @@ import logging
 
 import pytest
 import torch
+from torch import nn
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
 from lapwing.linalg import LowRank
 from lapwing.posteriors import WeightPosterior
 from lapwing.structures.low_rank import Method, left_out
-from tests.posterior_cases import Linearised, problem, refused
+from tests.posterior_cases import Linearised, normal, problem, refused, seeded
 
 
 def fitted(structure: lw.LowRank, prior: float = 0.7) -> tuple[WeightPosterior, Linearised]:
@@ -97,3 +98,38 @@ def test_bad_options() -> None:
         lw.LowRank(0)
     with refused(ConfigError, "between 0 and 1"):
         lw.LowRank(10, tolerance=1.5)
+
+
+def too_precise(structure: lw.LowRank | lw.Full) -> lw.Posterior:
+    """A fit where the data say 10³⁴ times as much about the mean as about the logarithm of its variance."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 2)))
+    last = model[2]
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        last.weight[1] *= 0.1
+        last.bias[1] = -80.0
+    data = (normal(30, 2), normal(30, 1, seed=1))
+    return lw.Laplace(lw.HeteroscedasticGaussian(), structure=structure).fit(model, data)
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        lw.Full(view="weights"),
+        lw.LowRank(),
+        lw.LowRank(method="lanczos"),
+        lw.LowRank(method="nystrom"),
+        lw.LowRank(tolerance=0.1),
+    ],
+    ids=repr,
+)
+def test_directions_that_are_rounding_alone_beside_the_prior_are_refused(structure: lw.LowRank | lw.Full) -> None:
+    with refused(NumericalError, "a curvature whose rounding is less than 1000 times the prior precision, 1"):
+        too_precise(structure)
+
+
+def test_directions_far_above_the_rounding_are_not_refused() -> None:
+    posterior = too_precise(lw.LowRank(3))
+    assert isinstance(posterior, WeightPosterior)
+    values = posterior.held.operator.eigenvalues().sort(descending=True).values
+    assert float(values[2]) > 1e-16 * float(values[0]) > 1e3 * float(posterior.prior_diagonal.max())

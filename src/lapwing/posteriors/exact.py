@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import finite_evidence
+from lapwing.ground.files.records import UNRECORDED
 from lapwing.ground.progress import working
-from lapwing.ground.records import UNRECORDED
 from lapwing.ground.shared import Shared
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import Complexity, LogEvidence

@@ -17,11 +17,11 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
-from lapwing.ground.archive import Json
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
-from lapwing.ground.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood

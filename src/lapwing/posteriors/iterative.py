@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
-from lapwing.ground.records import UNRECORDED
+from lapwing.ground.files.records import UNRECORDED
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.shared import Shared
 from lapwing.linalg import Diagonal, Operator

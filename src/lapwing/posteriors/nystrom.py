@@ -16,11 +16,12 @@ from lapwing.curvature.gram import joint
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.archive import Json
-from lapwing.ground.data import Data, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
-from lapwing.ground.records import Records
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation

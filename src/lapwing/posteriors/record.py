@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import Fingerprint, Totals
-from lapwing.ground.archive import Json
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR, Records
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import REPAIR, Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood

@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.archive import Json
-from lapwing.ground.data import Data, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import check_count, check_option
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import UNRECORDED, Records
 from lapwing.ground.progress import working
-from lapwing.ground.records import UNRECORDED, Records
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import MANY, undisturbed

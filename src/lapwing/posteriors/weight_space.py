@@ -17,11 +17,12 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import CHEAPER, Propagation
 from lapwing.ground import probes
-from lapwing.ground.archive import Json
-from lapwing.ground.data import Data, Inputs, InputsLike
+from lapwing.ground.data.inputs import Inputs, InputsLike
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import REPAIR, Records
 from lapwing.ground.progress import Bar, working
-from lapwing.ground.records import REPAIR, Records
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import at_places

@@ -10,14 +10,14 @@ from typing import Protocol, Self, overload, runtime_checkable
 import torch
 from torch import nn
 
-from lapwing.ground.archive import Archive, Json, Tensors
-from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.device import default_device_aside
+from lapwing.ground.distributed import once, several
 from lapwing.ground.errors import DataError, MismatchError, check_kind
+from lapwing.ground.files.archive import Archive, Json, Tensors
+from lapwing.ground.files.atomic import check_directory, file_at
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
-from lapwing.ground.ranks import once
-from lapwing.ground.records import Records
-from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped

@@ -10,7 +10,7 @@ from typing import final
 import torch
 
 from lapwing.curvature.ggn import GGN, Hessian, MCFisher
-from lapwing.ground.data import count
+from lapwing.ground.data.inputs import count
 from lapwing.jacobian.products.forms import multiplications
 from lapwing.posteriors import Posterior
 from lapwing.priors import DiagonalPrior, GPrior

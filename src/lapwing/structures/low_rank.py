@@ -19,6 +19,7 @@ from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.problem import CurvatureRecipe, Problem
 from lapwing.posteriors import Posterior, WeightPosterior
+from lapwing.posteriors.rounding import check_rounding
 from lapwing.structures.base import FitTask, Structure, check_products
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class LowRank(CurvatureRecipe, Structure):
 
     Raises:
         ConfigError: If the rank is not positive or the tolerance not between 0 and 1.
+        NumericalError: If of the directions asked for some are nothing but rounding, beside a far smaller prior.
         UnsupportedError: If the curvature is not the ``GGN``.
 
     Cost:
@@ -86,7 +88,10 @@ class LowRank(CurvatureRecipe, Structure):
             prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
             trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
             factor = self._adapted(curvature, most, trace, prior, self.tolerance)
-        return task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
+        posterior = task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
+        rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
+        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()), rank)
+        return posterior
 
     def curvature(self, problem: Problem) -> linalg.LowRank:
         """The curvature in this structure, for a preconditioner: of the full rank, found in the prior's units.

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.archive import Json
-from lapwing.ground.data import Data, Inputs, InputsLike, count, tensors
+from lapwing.ground.data.inputs import Inputs, InputsLike, count, tensors
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.records import Records
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
