@@ -38,7 +38,8 @@ LOADED = "model.load_state_dict of one file in each: DistributedDataParallel lea
 
 def by_name(cls: type[R]) -> type[R]:
     """A recipe that answers laplace-torch's call, the network first and strings for choices, in a sentence."""
-    init, names = cls.__init__, inspect.signature(cls).parameters
+    init = cls.__init__
+    names = inspect.signature(cls).parameters
 
     @functools.wraps(init)
     def checked(self: R, *args: Any, **choices: Any) -> None:

@@ -19,7 +19,7 @@ from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, Rank
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
 from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
+from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputCovariances, PointCovariances
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, SampledPosterior, WeightPosterior
 from lapwing.posteriors.base import Fit
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
@@ -41,7 +41,7 @@ POSTERIORS = named(
 OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
 
 FAMILIES: Families = {
-    Answers: named(Amortised, Table),
+    OutputCovariances: named(AmortisedCovariances, PointCovariances),
     gp.Kernel: named(
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),

@@ -75,17 +75,17 @@ def keys(inputs: Inputs) -> list[bytes]:
     return [b"|".join(part[i].tobytes() for part in flat) for i in range(n)]
 
 
-class Answers(abc.ABC):
+class OutputCovariances(abc.ABC):
     """Covariances of the outputs, as the fits tell them."""
 
     @abc.abstractmethod
-    def at(self, inputs: Inputs) -> ProbedCovariance:
+    def on(self, inputs: Inputs) -> ProbedCovariance:
         """That of the outputs of some inputs."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Table(Answers):
+class PointCovariances(OutputCovariances):
     """Covariances at the evaluation points alone: within each, or from random probes between them too.
 
     Args:
@@ -96,14 +96,14 @@ class Table(Answers):
     points: Points
     covariance: ProbedCovariance
 
-    def at(self, inputs: Inputs) -> ProbedCovariance:
-        """See ``Answers.at``."""
+    def on(self, inputs: Inputs) -> ProbedCovariance:
+        """See ``OutputCovariances.on``."""
         return self.covariance.take(self.points.find(inputs).to(self.covariance.factor.device))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Amortised(Answers):
+class AmortisedCovariances(OutputCovariances):
     """Covariances with mean outputs, for any input: the refitted networks are asked again.
 
     Args:
@@ -112,8 +112,8 @@ class Amortised(Answers):
 
     responses: Responses
 
-    def at(self, inputs: Inputs) -> ProbedCovariance:
-        """See ``Answers.at``."""
+    def on(self, inputs: Inputs) -> ProbedCovariance:
+        """See ``OutputCovariances.on``."""
         return ProbedCovariance.exact(absolute(self.responses.outputs(inputs).movedim(0, -1)))
 
 
@@ -125,13 +125,13 @@ class HessianFreePosterior(NetworkPredictor):
     Args:
         refit: The network and what it was fitted to.
         prior: p(θ).
-        answers: Covariances of the outputs.
+        covariances: Covariances of the outputs.
         linearity: How much of the responses is not linear in λ, and what the fits took.
     """
 
     refit: Refit
     prior: Prior
-    answers: Answers
+    covariances: OutputCovariances
     linearity: Linearity
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ class HessianFreePosterior(NetworkPredictor):
         check_shape("the prior", self.refit.prior.shape, (self.network.size,))
 
     def with_checked_data(self) -> HessianFreePosterior:
-        """The posterior: its answers are at hand, and no data are asked."""
+        """The posterior: its covariances are at hand, and no data are asked."""
         return self
 
     def variances(self, x: InputsLike) -> Variances:
@@ -186,10 +186,10 @@ class HessianFreePosterior(NetworkPredictor):
             x: As in ``predict``.
         """
         with torch.no_grad():
-            return self.answers.at(self._inputs(x)).variances
+            return self.covariances.on(self._inputs(x)).variances
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """A forward pass; of ``PreTrained`` fits one for each of them more."""
         mean = self.refit.trained_outputs(inputs).to(self.network.like)
-        covariance = self.answers.at(inputs)
+        covariance = self.covariances.on(inputs)
         return JointMoments(mean, covariance.joint.to(mean)) if joint else Moments(mean, covariance.blocks.to(mean))

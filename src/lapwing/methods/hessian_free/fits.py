@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
-from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, Table
+from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputCovariances, PointCovariances, Points
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, OutputSums, Regulariser, WeightSums
@@ -52,28 +53,35 @@ class PerPoint:
     def __post_init__(self) -> None:
         check_count("group", self.group)
 
-    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
+    def covariances(self, responder: Responder, points: Inputs) -> tuple[OutputCovariances, Linearity]:
         """Covariances of the outputs at the points, and how far they are to be trusted."""
-        blocks, checks = list[Tensor](), list[Linearity]()
+        blocks = list[Tensor]()
+        checks = list[Linearity]()
         for _, inputs in chunks(points, self.group):
             outputs = responder.refit.trained_outputs(inputs)
-            n, c = outputs[..., 0].numel(), outputs.shape[-1]
+            c = outputs.shape[-1]
+            n = outputs[..., 0].numel()
             omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
             responses, linearity = responder.respond(
-                OutputSums(omega, inputs), lambda each, inputs=inputs: each.outputs(inputs)
+                OutputSums(omega, inputs), partial(Responses.outputs, inputs=inputs)
             )
-            found = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
-            blocks.append((0.5 * (found + found.mT)).view(*outputs.shape, c))
+            within = responses.outputs(inputs).view(n, c, n, c).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+            symmetric = 0.5 * (within + within.mT)
+            blocks.append(symmetric.view(*outputs.shape, c))
             checks.append(linearity)
-        return Table(Points(points), ProbedCovariance.exact(torch.cat(blocks))), Linearity.join(checks)
+        return PointCovariances(Points(points), ProbedCovariance.exact(torch.cat(blocks))), Linearity.join(checks)
 
     def weights(self, responder: Responder) -> tuple[Variances, Linearity]:
         """Variances of single weights by a fit for each."""
         trained = responder.refit.trained
-        parts = torch.eye(len(trained), dtype=trained.dtype, device=trained.device).split(self.group)
-        found = [responder.respond(WeightSums(z), Responses.weights) for z in parts]
-        value = torch.cat([(each.weights() * z).sum(1) for z, (each, _) in zip(parts, found, strict=True)])[:, None]
-        return Variances(value, torch.zeros_like(value), 0), Linearity.join([linearity for _, linearity in found])
+        variances = list[Tensor]()
+        checks = list[Linearity]()
+        for z in torch.eye(len(trained), dtype=trained.dtype, device=trained.device).split(self.group):
+            responses, linearity = responder.respond(WeightSums(z), Responses.weights)
+            variances.append((responses.weights() * z).sum(1))
+            checks.append(linearity)
+        value = torch.cat(variances)[:, None]
+        return Variances(value, torch.zeros_like(value), 0), Linearity.join(checks)
 
 
 @final
@@ -105,19 +113,21 @@ class PreTrained:
     def __post_init__(self) -> None:
         check_option("objective", self.objective, get_args(Objective))
 
-    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
+    def covariances(self, responder: Responder, points: Inputs) -> tuple[OutputCovariances, Linearity]:
         """Covariances with the mean output at any input, and how far they are to be trusted."""
         few = take(points, slice(0, min(count(points), PIECE)))  # enough to see whether a response is linear
         regulariser = self._rewarded(responder.refit, points)
         responses, linearity = responder.respond(regulariser, lambda each: each.outputs(few))
-        return Amortised(responses), linearity
+        return AmortisedCovariances(responses), linearity
 
     def _rewarded(self, refit: Refit, points: Inputs) -> Regulariser:
         """The functionals, one for each output."""
-        trained, signed = self.objective in ("in_sample", "augmented"), self.objective in ("absolute", "in_sample")
-        outputs = refit.trained_outputs(take(refit.model.data.first(), slice(0, 1)) if trained else points)
+        over_training_data = self.objective in ("in_sample", "augmented")
+        signed = self.objective in ("absolute", "in_sample")
+        inputs = take(refit.model.data.first(), slice(0, 1)) if over_training_data else points
+        outputs = refit.trained_outputs(inputs)
         mean = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device) / outputs[..., 0].numel()
-        if trained:
+        if over_training_data:
             return InSample(mean / refit.model.data.span[1], signed)
         return OutputSums(InSample(mean, signed).slope(outputs), points)
 
@@ -153,16 +163,16 @@ class Probed:
         check_count("probes", self.probes)
         check_count("residual", self.residual, 2)
 
-    def answers(self, responder: Responder, points: Inputs) -> tuple[Answers, Linearity]:
+    def covariances(self, responder: Responder, points: Inputs) -> tuple[OutputCovariances, Linearity]:
         """Covariances within and between the points, and how far they are to be trusted."""
         omega = self._signs(responder.refit.trained_outputs(points), responder.seed)
         responses, linearity = responder.respond(OutputSums(omega, points), lambda each: each.outputs(points))
-        found = ProbedCovariance.of(omega, responses.outputs(points), self.probes, linearity.change)
-        if found.left_out > LEFT_OUT:
+        covariance = ProbedCovariance.of(omega, responses.outputs(points), self.probes, linearity.change)
+        left_out = covariance.left_out
+        if left_out > LEFT_OUT:
             words = "%d probes leave out %.2g %% of the variance, which %d more estimate coarsely: try Probed(%d, %d)"
-            more = (4 * self.probes, 2 * self.residual)
-            logger.warning(words, self.probes, 100 * found.left_out, self.residual, *more)
-        return Table(Points(points), found), linearity
+            logger.warning(words, self.probes, 100 * left_out, self.residual, 4 * self.probes, 2 * self.residual)
+        return PointCovariances(Points(points), covariance), linearity
 
     def weights(self, responder: Responder) -> tuple[Variances, Linearity]:
         """Variances of single weights, estimated with their standard errors."""
