@@ -101,14 +101,14 @@ class LastLayer(Selection):
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
         """See ``Selection.choose``."""
-        known = own_names(module)
+        own_name = own_names(module)
         if self.name is None:
-            whole = Network(module, tuple(dict.fromkeys(known.values())), output=output)
+            whole = Network(module, tuple(dict.fromkeys(own_name.values())), output=output)
             head = whole.with_uncertain(last_layer(whole, data))
-            return next(untied(head, known, data), head)
-        names = tuple(name for name in known if name.rpartition(".")[0] == self.name)
+            return next(untied(head, own_name, data), head)
+        names = tuple(name for name in own_name if name.rpartition(".")[0] == self.name)
         if not names:
-            owners = sorted({name.rpartition(".")[0] for name in known})
+            owners = sorted({name.rpartition(".")[0] for name in own_name})
             raise ConfigError("the name of a module with parameters", repr(self.name), f"one of {owners}")
         return Network(module, names, output=output)
 
@@ -142,14 +142,14 @@ class Names(Selection):
         self, module: nn.Module, data: Data, likelihood: Likelihood, prior: Prior, output: Output = None
     ) -> Network:
         """See ``Selection.choose``."""
-        known = own_names(module)
-        matching = {own for name, own in known.items() if any(fnmatch.fnmatchcase(name, p) for p in self.patterns)}
-        names = tuple(name for name in known if name in matching)
+        own_name = own_names(module)
+        matching = {own for name, own in own_name.items() if any(fnmatch.fnmatchcase(name, p) for p in self.patterns)}
+        names = tuple(name for name in own_name if name in matching)
         if not names:
             raise ConfigError(
-                f"patterns that match one of {len(known)} parameters",
+                f"patterns that match one of {len(own_name)} parameters",
                 f"{self.patterns}",
-                f"names such as {list(known)[:5]}",
+                f"names such as {list(own_name)[:5]}",
             )
         network = Network(module, names, output=output)
         params = dict(module.named_parameters())
@@ -264,8 +264,8 @@ def masked(network: Network, mask: Bool[Tensor, " d"]) -> Network:
     Raises:
         ConfigError: If there are none.
     """
-    kept = {name: mask[place] for name, place in network.layout.slices.items() if bool(mask[place].any())}
-    return network.with_uncertain(tuple(kept), torch.cat([mask[:0], *kept.values()]).nonzero().squeeze(1))
+    marked = {name: mask[place] for name, place in network.layout.slices.items() if bool(mask[place].any())}
+    return network.with_uncertain(tuple(marked), torch.cat([mask[:0], *marked.values()]).nonzero().squeeze(1))
 
 
 def own_names(module: nn.Module) -> dict[str, str]:
@@ -284,9 +284,9 @@ def own_names(module: nn.Module) -> dict[str, str]:
     return {name: first[id(value)] for name, value in every if differentiable(value)}
 
 
-def untied(head: Network, known: dict[str, str], data: Data) -> Iterator[Network]:
+def untied(head: Network, own_name: dict[str, str], data: Data) -> Iterator[Network]:
     """The network with the parameters of its last layer uncertain by a name that they have nowhere else."""
-    for name, own in known.items():
+    for name, own in own_name.items():
         if name != own and own in head.names:
             network = head.with_uncertain(tuple(name if each == own else each for each in head.names))
             with suppress(ConfigError):
