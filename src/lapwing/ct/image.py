@@ -279,9 +279,13 @@ class ImagePosterior:
         variance = (a.mT.double() * self.covariance(a.mT).double()).sum(0)
         return Interval(a @ self.mean.flatten(), variance.clamp_min(0).sqrt().to(a), level)
 
-    @cached_property
+    @property
     def problem(self) -> Problem:
         """The Gaussian linear model behind it."""
+        return self._problem
+
+    @cached_property
+    def _problem(self) -> Problem:
         prior = self.prior.operator(self.observed.layout, self.observed.weights)
         before = self.latest_problem.known(self.observed)
         if before is None:
