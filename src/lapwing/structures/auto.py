@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
@@ -48,6 +48,10 @@ class Auto(Structure):
     in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
     same structure everywhere.
 
+    Args:
+        max_flops: Operations that Full may take.
+        max_passes: Multiplications that the backward passes of the exact GGN may take.
+
     Example:
         >>> import torch
         >>> import lapwing as lw
@@ -58,6 +62,9 @@ class Auto(Structure):
         'WeightPosterior'
     """
 
+    max_flops: float = field(default=AFFORDABLE, repr=False)
+    max_passes: float = field(default=MANY, repr=False)
+
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
@@ -65,16 +72,16 @@ class Auto(Structure):
         in_full = isinstance(picked, Full)
         if in_full or task.model.data.shared:
             return picked.fit(task)
-        return picked.fit(with_sampled_labels(task))
+        return picked.fit(with_sampled_labels(task, self.max_passes))
 
     def pick(self, task: FitTask) -> Full | KFAC | Diagonal:
         """The structure for a task; the data are counted until neither view is affordable."""
         network = task.model.network
         weights = network.size
-        outputs, over_weights, over_functions = counted(task)
-        if over_weights <= AFFORDABLE:
+        outputs, over_weights, over_functions = counted(task, self.max_flops)
+        if over_weights <= self.max_flops:
             picked = Full(view="weights")
-        elif over_functions <= AFFORDABLE:
+        elif over_functions <= self.max_flops:
             picked = Full(view="functions")
         elif network.index is not None or isinstance(task.prior, DiagonalPrior | GPrior):
             picked = Diagonal()
@@ -84,15 +91,19 @@ class Auto(Structure):
             "Auto picked %s: in full %d weights would take %.2g operations, %d training outputs or more %.2g, and it "
             "affords %.2g"
         )
-        logger.info(words, picked, weights, over_weights, outputs, over_functions, AFFORDABLE)
+        logger.info(words, picked, weights, over_weights, outputs, over_functions, self.max_flops)
         return picked
 
 
-def counted(task: FitTask) -> tuple[int, float, float]:
+def counted(task: FitTask, affordable: float) -> tuple[int, float, float]:
     """Training outputs, and what the full covariance takes over the weights and over them, in operations.
 
     The data are counted until neither is affordable; outputs are then at least as many. Over the outputs it takes
     infinitely many where that view does not know the prior or the curvature, or processes share the data.
+
+    Args:
+        task: What is to be fitted.
+        affordable: Operations that it may take.
     """
     data = task.model.data
     weights = task.model.network.size
@@ -107,16 +118,17 @@ def counted(task: FitTask) -> tuple[int, float, float]:
         over_functions = math.inf
         if known_over_functions and not data.shared:
             over_functions = flops(outputs, weights, groups)
-        if min(over_weights, over_functions) > AFFORDABLE:
+        if min(over_weights, over_functions) > affordable:
             break
     return outputs, over_weights, over_functions
 
 
-def with_sampled_labels(task: FitTask) -> FitTask:
+def with_sampled_labels(task: FitTask, most: float = MANY) -> FitTask:
     """The task, with labels sampled where the backward passes of the exact GGN would be too many; says how many.
 
     Args:
         task: What is to be fitted, layer by layer or weight by weight.
+        most: Multiplications that the backward passes may take.
 
     Cost:
         A forward pass of one example where there are more than ``FEW`` outputs, to count what it takes.
@@ -127,7 +139,7 @@ def with_sampled_labels(task: FitTask) -> FitTask:
         return task
     first = model.data.first()
     operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
-    if operations <= MANY:
+    if operations <= most:
         return task
     words = (
         "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "
