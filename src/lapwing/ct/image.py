@@ -139,9 +139,9 @@ class ImagePosterior:
         return cls(observed, known, likelihood, solver, samples, seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
+        """What pickle and ``copy`` take: the fields; the problem is made again, draws are not."""
         state = {each.name: getattr(self, each.name) for each in fields(self)}
-        return state | {"solved": Shared[Tensor](), "latest_problem": Shared[Problem]()}
+        return state | {"latest_problem": Shared[Problem]()}
 
     @property
     def network(self) -> Network:

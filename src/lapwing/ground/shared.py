@@ -28,8 +28,7 @@ class Shared(Generic[T]):
     """
 
     def __init__(self, value: T | None = None, *sources: object) -> None:
-        self._value = value
-        self._sources = sources
+        self._made: tuple[T | None, tuple[object, ...]] = (value, sources)  # one attribute: threads see both or neither
 
     def known(self, *sources: object) -> T | None:
         """The value made from these objects; ``None`` where there is none.
@@ -37,7 +36,7 @@ class Shared(Generic[T]):
         Args:
             sources: What it is made from, told apart by identity.
         """
-        value, made_from = self._value, self._sources
+        value, made_from = self._made
         same = len(made_from) == len(sources) and all(a is b for a, b in zip(made_from, sources, strict=True))
         return value if same else None
 
@@ -58,6 +57,5 @@ class Shared(Generic[T]):
             value: The value.
             sources: What it is made from.
         """
-        self._value = value
-        self._sources = sources
+        self._made = (value, sources)
         return value
