@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
-from typing import Protocol, Self, overload, runtime_checkable
+from typing import Protocol, overload, runtime_checkable
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ class Saveable(Protocol):
         ...
 
     @classmethod
-    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> Self:
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> Saveable:
         """The posterior of a record, around the network it was fitted to."""
         ...
 
@@ -54,7 +54,7 @@ class Saveable(Protocol):
         """Refuses parts that do not belong together."""
         ...
 
-    def with_checked_data(self) -> Self:
+    def with_checked_data(self) -> Saveable:
         """The posterior, refused where the training data at hand are not those of its fit."""
         ...
 
