@@ -77,6 +77,7 @@ def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, 
     """Those that are not multiples of one another; for each variance, which of them it is and how many times it.
 
     Example:
+        >>> import torch
         >>> distinct([torch.ones(2), 3 * torch.ones(2)])[1]
         [(0, 1.0), (0, 3.0)]
     """
