@@ -25,9 +25,8 @@ from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior,
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
 from lapwing.store import load, read_header, save
 from lapwing.store.files import installed
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
-from lapwing.structures.ella.stopping import EarlyStopping
-from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
+from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, NystromStopping, Sampled
+from lapwing.structures.weights import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()
@@ -53,7 +52,6 @@ __all__ = [
     "DataWarning",
     "Diagonal",
     "DiagonalPrior",
-    "EarlyStopping",
     "EmpiricalFisher",
     "EvidenceGradient",
     "Full",
@@ -80,6 +78,7 @@ __all__ = [
     "NetworkWarning",
     "Nystrom",
     "NystromPosterior",
+    "NystromStopping",
     "PerPoint",
     "Perturb",
     "PivotedCholesky",

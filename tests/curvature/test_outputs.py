@@ -17,8 +17,8 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
-from lapwing.structures import summed
-from lapwing.structures.selection import Selection
+from lapwing.structures import base
+from lapwing.structures.weights import Selection
 from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
 
 
@@ -129,8 +129,8 @@ def test_of_many_positions_the_curvature_is_drawn(
     case = problem("pixels")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
     every = case.fit(recipe)
-    monkeypatch.setattr(summed, "EXACT", 17)
-    monkeypatch.setattr(summed, "DRAWS", 1000)
+    monkeypatch.setattr(base, "EXACT", 17)
+    monkeypatch.setattr(base, "DRAWS", 1000)
     with caplog.at_level("INFO", "lapwing"):
         drawn, again = case.fit(recipe), case.fit(recipe)
     assert "18 outputs an example: the curvature from 1000 draws" in caplog.text

@@ -161,8 +161,10 @@ class TestChoices:
 
     def test_reuse_the_evidence_of_the_same_kind_of_prior(self) -> None:
         case, posterior = fit("gaussian")
-        assert posterior.with_choices(lw.Isotropic(9.0), case.likelihood).evidence is not posterior.evidence
+        before = posterior.with_choices(lw.Isotropic(9.0), case.likelihood)
+        assert before.evidence is posterior.evidence, "whichever asks first"
         assert posterior.with_choices(lw.Isotropic(9.0), case.likelihood).evidence is posterior.evidence
+        assert replace(posterior, held=replace(posterior.held)).evidence is not posterior.evidence
         assert posterior.with_choices(lw.Layerwise(9.0), case.likelihood).evidence is not posterior.evidence
 
     @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def again(posterior: lw.Posterior, folder: Path, *data: Any) -> lw.NystromPoster
 @pytest.mark.parametrize("residual", [True, False])
 def test_span_and_report_survive(residual: bool, tmp_path: Path) -> None:
     case = problem("images")
-    stopping = lw.EarlyStopping((case.new, torch.tensor([0, 1, 2, 0])), every=3, patience=100)
+    stopping = lw.NystromStopping((case.new, torch.tensor([0, 1, 2, 0])), every=3, patience=100)
     structure = lw.Nystrom(4, samples=9, residual=residual, stopping=stopping)
     posterior = lw.Laplace(case.likelihood, structure=structure).fit(case.model, case.batches(3))
     assert isinstance(posterior, lw.NystromPosterior)
@@ -59,7 +59,7 @@ def test_a_posterior_that_stopped_early_takes_any_data_and_asks_for_none(tmp_pat
     case = problem("images")
     with torch.no_grad():
         wrong = copy.deepcopy(case.model).eval()(case.new).argmin(1)
-    stopping = lw.EarlyStopping((case.new, wrong), every=1, patience=2)
+    stopping = lw.NystromStopping((case.new, wrong), every=1, patience=2)
     recipe = lw.Laplace(
         case.likelihood, prior=lw.Isotropic(1e-4), structure=lw.Nystrom(4, samples=9, stopping=stopping)
     )

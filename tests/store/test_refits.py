@@ -66,7 +66,7 @@ def test_what_needs_the_data_says_so_without_them(tmp_path: Path) -> None:
     again = load(tmp_path / "a", case.model, (case.x, case.y))
     assert isinstance(again, HessianFreePosterior)
     torch.testing.assert_close(again.refit.gradient, fitted("probes", case).refit.gradient)
-    assert read_header(tmp_path / "a")["answers"]["kind"] == "Table"
+    assert read_header(tmp_path / "a")["covariances"]["kind"] == "PointCovariances"
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.store import load, read_header, save
-from lapwing.store.files import POSTERIOR
 from tests.posterior_cases import problem, refused
 
 SOLVER = lw.CG(rtol=1e-8, preconditioner=lw.Diagonal())
@@ -115,19 +114,4 @@ def test_header_tells_what_is_inside(tmp_path: Path) -> None:
     header = read_header(tmp_path / "a")
     assert header["posterior"] == "SampledPosterior"
     assert header["solver"]["preconditioner"] == {"kind": "Diagonal"}
-    assert header["found"]["stopped"] == "converged"
-
-
-def test_older_files_have_their_draws_elsewhere(tmp_path: Path) -> None:
-    posterior = fitted()
-    save(posterior, tmp_path / "a")
-    header = read_header(tmp_path / "a")
-    tensors = POSTERIOR.tensors(tmp_path / "a", header)
-    body = {name: value for name, value in header.items() if name not in ("format", "schema", "checksum")}
-    found, own = body.pop("found"), {"noise": body.pop("perturbation"), "solver": body.pop("solver")}
-    own |= {"draws": found.pop("value"), "residual": found.pop("residual"), "effort": found}
-    POSTERIOR.write(tmp_path / "b", body | {"sampled": own | {"squares": body.pop("squares")}}, tensors)
-    older = load(tmp_path / "b", posterior.network.module)
-    assert isinstance(older, lw.SampledPosterior) and older.solver == posterior.solver
-    assert torch.equal(older.draws, posterior.draws)
-    assert older.effective_dimension() == posterior.effective_dimension()
+    assert header["solution"]["stopped"] == "converged"

@@ -10,9 +10,9 @@ import pytest
 import lapwing as lw
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.linear.solvers import Solver
-from lapwing.store.fits import records
+from lapwing.store.families import records
 from tests.posterior_cases import refused
-from tests.store.test_contents import through
+from tests.store.test_families import through
 
 SOLVERS = [
     lw.CG(),

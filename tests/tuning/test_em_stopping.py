@@ -11,7 +11,7 @@ import torch
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.linear.tangent import Mode
-from lapwing.posteriors.dimension import LEAST, Dimensions
+from lapwing.posteriors.effective_dimension import LEAST, Dimensions
 from lapwing.tuning.choices import distance
 from lapwing.tuning.em import SHARE, enough, moves_of
 from lapwing.tuning.expectation import Expected, State

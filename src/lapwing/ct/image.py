@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -12,14 +12,19 @@ from torch import Tensor, nn
 
 from lapwing.ct.interval import Interval
 from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
+from lapwing.ct.record import network_of, scan_of, scan_record
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Array, as_tensor
-from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
+from lapwing.ground.data.sources import Data
+from lapwing.ground.errors import DataError, ShapeError, check_count, check_fraction, check_kind, check_positive
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import undisturbed
-from lapwing.jacobian.network.network import like_of
+from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.model import Chunk
@@ -27,7 +32,7 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
 from lapwing.posteriors import Step
-from lapwing.posteriors.solved import warn_unless
+from lapwing.posteriors.iterative import warn_unless
 from lapwing.priors import GPrior, Prior
 from lapwing.structures import LowRank
 from lapwing.tuning import EM
@@ -60,6 +65,8 @@ class ImagePosterior:
         samples: Draws k: standard deviations have a relative standard error of ``1 / √(2 k)``.
         seed: Of the draws.
         trace: Steps of tuning.
+        solved: ``deviations``, once they were asked for.
+        latest_problem: The problem of the posterior that asked last; those under other priors are made from it.
     """
 
     observed: Observed = field(repr=False)
@@ -69,6 +76,8 @@ class ImagePosterior:
     samples: int = 64
     seed: int = 0
     trace: tuple[Step, ...] = field(default=(), repr=False)
+    solved: Shared[Tensor] = field(default_factory=Shared[Tensor], repr=False, metadata=UNRECORDED)
+    latest_problem: Shared[Problem] = field(default_factory=Shared[Problem], repr=False, metadata=UNRECORDED)
 
     @classmethod
     @undisturbed()
@@ -129,6 +138,56 @@ class ImagePosterior:
             solver = CG(rtol=RTOL, preconditioner=LowRank(min(RANK, len(sinogram))))
         return cls(observed, known, likelihood, solver, samples, seed)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; the problem is made again, draws are not."""
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        return state | {"latest_problem": Shared[Problem]()}
+
+    @property
+    def network(self) -> Network:
+        """The network behind the image.
+
+        Raises:
+            UnsupportedError: If the image is not that of a network's own weights, seen by a ``Projector``.
+        """
+        return network_of(self.observed)
+
+    @property
+    def data(self) -> Data | None:
+        """``None``: a scan is part of the posterior."""
+        return None
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """What a file holds of the posterior, its network aside; draws where they were made."""
+        scan = scan_record(self.observed, self._known_deviations, records)
+        return {"observed": scan, **records.giving({Observed: None}).state(self)}
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> ImagePosterior:
+        """The posterior of a record, around a network.
+
+        Raises:
+            DataError: If none gives it.
+        """
+        observed, deviations = scan_of(record, records, network)
+        posterior: ImagePosterior = records.giving({Observed: observed}).read(cls, record, "")
+        if deviations is None:
+            return posterior
+        sources = posterior._sources_of_deviations
+        return replace(posterior, solved=Shared(deviations, *sources))
+
+    def check_record(self) -> None:
+        """Refuses draws of another image, and a prior of other weights."""
+        self.prior.diagonal(self.observed.layout, self.observed.weights)
+        deviations = self._known_deviations
+        pixels = self.observed.image.event.numel()
+        if deviations is not None and deviations.shape != (self.samples, pixels):
+            raise DataError(f"{self.samples} draws of {pixels} pixels", f"{list(deviations.shape)}", REPAIR)
+
+    def with_checked_data(self) -> ImagePosterior:
+        """The posterior: its scan is part of it."""
+        return self
+
     @property
     def mean(self) -> Float[Tensor, "*space"]:
         """The network's image x̃."""
@@ -144,7 +203,7 @@ class ImagePosterior:
         """Of the image."""
         return self.observed.image.event[:-1]
 
-    @cached_property
+    @property
     def deviations(self) -> Float[Tensor, "s pixels"]:
         """The draws' deviations from the mean.
 
@@ -154,7 +213,18 @@ class ImagePosterior:
         Cost:
             One solve with all draws, and a product of J with them.
         """
-        return self.drawn(self.samples, generator=torch.Generator().manual_seed(self.seed))
+        generator = torch.Generator().manual_seed(self.seed)
+        return self.solved.of(*self._sources_of_deviations, make=lambda: self.drawn(self.samples, generator=generator))
+
+    @property
+    def _known_deviations(self) -> Float[Tensor, "s pixels"] | None:
+        """``deviations``, once they were asked for."""
+        return self.solved.known(*self._sources_of_deviations)
+
+    @property
+    def _sources_of_deviations(self) -> tuple[object, ...]:
+        """What ``deviations`` are made from."""
+        return self.observed, self.prior, self.likelihood, self.solver, self.samples, self.seed
 
     @undisturbed()
     @working("draws")
@@ -217,7 +287,12 @@ class ImagePosterior:
     @cached_property
     def _problem(self) -> Problem:
         prior = self.prior.operator(self.observed.layout, self.observed.weights)
-        return Problem(GGNProduct(self.observed), prior, self.noise_scale)
+        before = self.latest_problem.known(self.observed)
+        if before is None:
+            problem = Problem(GGNProduct(self.observed), prior, self.noise_scale)
+        else:
+            problem = before.with_prior(prior, self.noise_scale)
+        return self.latest_problem.replaced(problem, self.observed)
 
     @property
     def training(self) -> Observed:
@@ -250,10 +325,7 @@ class ImagePosterior:
 
     def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""
-        changed = replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
-        operator = prior.operator(self.observed.layout, self.observed.weights)
-        vars(changed)["_problem"] = self.problem.with_prior(operator, changed.noise_scale)
-        return changed
+        return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
     def tuned(self, method: Any, progress: bool | None) -> ImagePosterior:
         """The posterior with a chosen prior; see ``tuning.tune``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final, get_args
+from typing import Any, TypeVar, final
 
 import torch
 from torch import nn
@@ -24,9 +24,8 @@ from lapwing.jacobian.survey import opened, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
-from lapwing.structures import Auto, Structure, Task
-from lapwing.structures.selection import All, Selection
-from lapwing.structures.summed import scaled
+from lapwing.structures import Auto, FitTask, Structure
+from lapwing.structures.weights import All, Selection
 
 R = TypeVar("R")
 
@@ -39,7 +38,8 @@ LOADED = "model.load_state_dict of one file in each: DistributedDataParallel lea
 
 def by_name(cls: type[R]) -> type[R]:
     """A recipe that answers laplace-torch's call, the network first and strings for choices, in a sentence."""
-    init, names = cls.__init__, inspect.signature(cls).parameters
+    init = cls.__init__
+    names = inspect.signature(cls).parameters
 
     @functools.wraps(init)
     def checked(self: R, *args: Any, **choices: Any) -> None:
@@ -92,8 +92,8 @@ class Laplace:
     def __post_init__(self) -> None:
         check_kind("the likelihood", self.likelihood, (Likelihood,), "Categorical() or Gaussian()")
         check_kind("prior=", self.prior, (Prior,), "Isotropic(1.0)")
-        check_kind("structure=", self.structure, get_args(Structure), "KFAC() or Full()")
-        check_kind("weights=", self.weights, get_args(Selection), "All() or LastLayer()")
+        check_kind("structure=", self.structure, (Structure,), "KFAC() or Full()")
+        check_kind("weights=", self.weights, (Selection,), "All() or LastLayer()")
         check_kind("curvature=", self.curvature, (Curvature,), "GGN()")
 
     def fit(
@@ -145,7 +145,7 @@ class Laplace:
 
     def task(
         self, module: nn.Module, data: Data, generator: torch.Generator | None = None, *, output: Output = None
-    ) -> Task:
+    ) -> FitTask:
         """What a structure is fitted to: the network surveyed, its uncertain weights chosen, the prior's scale found.
 
         Args:
@@ -158,7 +158,7 @@ class Laplace:
         network = self.weights.choose(module, data, self.likelihood, self.prior, output)
         self.prior.precisions(network.uncertain)
         model = surveyed(network, self.likelihood, data)
-        return scaled(Task(model, self.prior, self.curvature, generator, self.structure))
+        return FitTask(model, self.prior, self.curvature, generator, self.structure).with_prior_scale()
 
 
 def check_same_fit(data: Data, recipe: object, module: nn.Module) -> None:

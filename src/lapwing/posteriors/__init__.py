@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior
-from lapwing.posteriors.dimension import Estimator, Step
-from lapwing.posteriors.draws import SampledPosterior
-from lapwing.posteriors.exact import ExactPosterior, WeightPosterior
-from lapwing.posteriors.functions import FunctionPosterior
+from lapwing.posteriors.effective_dimension import Estimator
+from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.function_space import FunctionPosterior
+from lapwing.posteriors.iterative import IterativePosterior
+from lapwing.posteriors.matrix_free import MatrixFreePosterior, SolvedMoments
 from lapwing.posteriors.nystrom import NystromPosterior, NystromReport
-from lapwing.posteriors.solved import MatrixFreePosterior, SolvedMoments, SolvedWeights
+from lapwing.posteriors.sampled import SampledPosterior
+from lapwing.posteriors.step import Step
+from lapwing.posteriors.weight_space import WeightPosterior
 
 __all__ = [
     "Estimator",
     "ExactPosterior",
     "FunctionPosterior",
+    "IterativePosterior",
     "MatrixFreePosterior",
     "NystromPosterior",
     "NystromReport",
     "Posterior",
     "SampledPosterior",
     "SolvedMoments",
-    "SolvedWeights",
     "Step",
     "WeightPosterior",
 ]

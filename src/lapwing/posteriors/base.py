@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -11,14 +12,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.fold import Totals
+from lapwing.curvature.fold import Totals, check_same
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model, undisturbed
 from lapwing.jacobian.network.network import Network
@@ -26,9 +30,10 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
-from lapwing.linear.evidence import Complexity, LogEvidence
-from lapwing.linear.log_det_ratio import Spectrum
-from lapwing.posteriors.dimension import Step
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Complexity, Spectrum
+from lapwing.posteriors.record import check_survey, totals_of, totals_record
+from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior
 
@@ -71,13 +76,87 @@ class Posterior(NetworkPredictor, abc.ABC):
     fitted_by: Fit | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
-        size, name = self.network.size, type(self).__name__
-        link = self.shown_link()
-        return f"{name}({self.prior}, {self.likelihood}, {link}{size} weights, {self.totals.examples} examples)"
+        given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
+        return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, value in state.items():
+            if isinstance(value, Shared):
+                state[name] = Shared[Any]()
+        return state
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """What a file holds of the posterior, its network and its data aside.
+
+        Args:
+            records: Makes JSON of values, and takes in their tensors.
+            training_inputs: Whether training inputs are held too, where a prediction needs them.
+
+        Raises:
+            UnsupportedError: If no file holds it.
+        """
+        raise UnsupportedError(
+            "a posterior that holds its curvature",
+            f"{type(self).__name__}, whose curvature is not held but in its training data",
+            "fitting it again, which takes one forward pass over the data, or structure LowRank(100) or KFAC()",
+        )
+
+    @classmethod
+    def of_record(cls: type[P], record: Json, records: Records, network: Network, data: Data | None) -> P:
+        """The posterior of a record, around the network it was fitted to.
+
+        Args:
+            record: What ``record`` gave.
+            records: Makes values of JSON.
+            network: The network.
+            data: The training data; ``None`` where they are not at hand.
+
+        Raises:
+            DataError: If no posterior gives the record.
+        """
+        survey = records.read(Survey, record.get("survey"), "survey")
+        fitted = records.read(Likelihood, record.get("fitted"), "fitted")
+        given = {
+            Model: Model(network, survey, fitted, data),
+            Totals: totals_of(record.get("totals"), records),
+            Prior: records.on("cpu").read(Prior, record.get("prior"), "prior"),
+        }
+        return records.giving(given).read(cls, record, "")
+
+    def check_record(self) -> None:
+        """Refuses parts that do not belong together: sizes that differ, parameters the network has not.
+
+        Raises:
+            DataError: Naming what differs.
+            ConfigError: If the prior is not for these weights.
+        """
+        check_survey(self.survey, self.network, self.likelihood)
+        self.prior.precisions(self.network.uncertain)
+        self.prior.diagonal(self.network.uncertain, self.network.like)
+
+    def with_checked_data(self: P) -> P:
+        """The posterior, refused where the training data at hand are not those of its fit.
+
+        Raises:
+            DataError: If they are others.
+
+        Cost:
+            A forward pass over them.
+        """
+        if self.data is not None and not self.partial:
+            check_same(self.training.model, self.totals)
+        return self
+
+    def _fields_record(self, records: Records) -> Json:
+        """What is known of the network, the sums over the data, and the fields."""
+        return {
+            "survey": records.state(self.survey, "survey"),
+            "fitted": records.state(self.fitted, "fitted"),
+            "totals": totals_record(self.totals, records),
+            **records.giving({Model: None, Totals: None}).state(self),
+        }
 
     @undisturbed()
     @working("predict")
@@ -328,11 +407,13 @@ class Posterior(NetworkPredictor, abc.ABC):
         """
         model = self.model
         columns = draws.shape[1]
-        size = model.chunk(model.width if columns >= model.width else min(columns, COLUMNS), BUDGET)
-        means, moved = list[Tensor](), list[Tensor]()
-        pieces = -(-count(inputs) // size)
-        for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
-            there = Linearisation(model).on(part)
-            means.append(there.outputs)
-            moved.append(there.push(draws).movedim(0, -1))
+        backward = columns >= model.width  # a backward pass an output, rather than two forward passes a column
+        together = model.chunk(model.width if backward else min(columns, COLUMNS), BUDGET)
+        pieces = math.ceil(count(inputs) / together)
+        means = list[Tensor]()
+        moved = list[Tensor]()
+        for _, part in track(chunks(inputs, together), "products with the Jacobian", pieces, unit="pieces"):
+            linearised = Linearisation(model).on(part)
+            means.append(linearised.outputs)
+            moved.append(linearised.push(draws).movedim(0, -1))
         return torch.cat(means), torch.cat(moved)

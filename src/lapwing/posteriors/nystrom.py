@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
@@ -17,15 +17,19 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import NumericalError, UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.operators.eigenbasis import decompose
-from lapwing.linear.evidence import Complexity
-from lapwing.linear.log_det_ratio import complexity_of_compression, metric_root
+from lapwing.linear.log_det_ratio import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
+from lapwing.posteriors.record import check_shape
 from lapwing.predictive import JointMoments, Moments
 
 
@@ -77,14 +81,16 @@ class Compression:
         rounding.
         """
         p = self.prior_root
-        whitened = p.mT @ self.curvature @ p
-        whitened, eye = (whitened + whitened.mT) / 2, torch.eye(len(p)).to(p)
-        lower, failed = torch.linalg.cholesky_ex(eye + whitened)
+        identity = torch.eye(len(p)).to(p)
+        product = p.mT @ self.curvature @ p
+        whitened = (product + product.mT) / 2
+        lower, failed = torch.linalg.cholesky_ex(identity + whitened)
         if not bool(failed):
-            return p @ torch.linalg.solve_triangular(lower, eye, upper=False).mT
-        basis = decompose(whitened)
-        rounding = len(p) * torch.finfo(p.dtype).eps * basis.values[-1]
-        return p @ (basis.vectors * (1.0 + basis.values.masked_fill(basis.values < rounding, 0.0)).rsqrt())
+            return p @ torch.linalg.solve_triangular(lower, identity, upper=False).mT
+        spectrum = decompose(whitened)
+        rounding = len(p) * torch.finfo(p.dtype).eps * spectrum.values[-1]
+        eigenvalues = spectrum.values.masked_fill(spectrum.values < rounding, 0.0)
+        return p @ (spectrum.vectors * (1.0 + eigenvalues).rsqrt())
 
     def moments(self, features: Features, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
         """Outputs ``f ~ N(f(x), φ (M + S)⁻¹ φᵀ)``, and with J A⁻¹ Jᵀ at hand the prior's variance beside the span.
@@ -96,11 +102,12 @@ class Compression:
         Raises:
             NumericalError: If a covariance is too large for the dtype of the outputs.
         """
-        f, factor = features.mean, features.values @ self.root
+        f = features.mean
+        factor = features.values @ self.root
         if prior is None:
             return Moments.from_factor(f, factor.to(f))
-        seen = features.values @ self.prior_root
-        covariance = prior - seen @ seen.mT + factor @ factor.mT
+        prior_factor = features.values @ self.prior_root
+        covariance = prior - prior_factor @ prior_factor.mT + factor @ factor.mT
         if not bool(covariance.to(f).isfinite().all()):
             raise NumericalError(
                 f"output covariances that fit {f.dtype}",
@@ -133,6 +140,22 @@ class NystromPosterior(ExactPosterior):
     compressed: Float[Tensor, "k k"]
     residual: bool
     report: NystromReport
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``."""
+        return self._fields_record(records)
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> NystromPosterior:
+        """See ``Posterior.of_record``."""
+        posterior = super().of_record(record, records, network, data)
+        report = replace(posterior.report, pairs=posterior.report.pairs.cpu())
+        return replace(posterior, report=report)
+
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        check_shape("the span", self.changes.shape[:1], (self.network.size,))
 
     @property
     def training(self) -> Linearisation:
@@ -172,35 +195,46 @@ class NystromPosterior(ExactPosterior):
     def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``: the prior's draw outside the span, the posterior's inside."""
         probes.check_draws(samples, generator)
-        size, k = self.changes.shape
-        wide, within = self.changes.double(), self.compression
-        noise = probes.gaussian((k, samples), like=within.curvature, generator=generator)
-        draws = wide @ (within.root @ noise)
+        d, k = self.changes.shape
+        w = self.changes.double()
+        within = self.compression
+        epsilon = probes.gaussian((k, samples), like=within.curvature, generator=generator)
+        draws = w @ (within.root @ epsilon)
         if self.residual:
             prior = self.prior_diagonal[:, None]
-            drawn = probes.gaussian((size, samples), like=wide, generator=generator) / prior.sqrt()
+            of_prior = probes.gaussian((d, samples), like=w, generator=generator) / prior.sqrt()
             p = within.prior_root
-            draws += drawn - wide @ (p @ (p.mT @ (wide.mT @ (prior * drawn))))
+            draws += of_prior - w @ (p @ (p.mT @ (w.mT @ (prior * of_prior))))
         return self.network.weights + draws.mT.to(self.network.weights)
+
+    @property
+    def _curvature(self) -> Float[Tensor, "k k"]:
+        return self.compressed
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
-        group, relative = self.prior.groups(layout)[0], self.prior.relative(layout)
-        return complexity_of_compression(self.changes, self.compressed, group, relative)
+        group = self.prior.groups(layout)[0]
+        return complexity_of_compression(self.changes, self.compressed, group, self.prior.relative(layout))
 
     def _moments(self, inputs: Inputs, choices: Sequence[NystromPosterior]) -> list[Moments]:
-        variances, scales = distinct([1.0 / choice.prior_diagonal for choice in choices if self.residual])
-        found = TangentFeatures(self.model, self.changes, variances).of(inputs)
-        priors = [scale * found.covariances[place] for place, scale in scales] or [None] * len(choices)
-        return [choice.compression.moments(found, prior) for choice, prior in zip(choices, priors, strict=True)]
+        if not self.residual:
+            features = TangentFeatures(self.model, self.changes).of(inputs)
+            return [choice.compression.moments(features, None) for choice in choices]
+        variances, multiples = distinct([1.0 / choice.prior_diagonal for choice in choices])
+        features = TangentFeatures(self.model, self.changes, variances).of(inputs)
+        moments = list[Moments]()
+        for choice, (place, multiple) in zip(choices, multiples, strict=True):
+            moments.append(choice.compression.moments(features, multiple * features.covariances[place]))
+        return moments
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        found = TangentFeatures(self.model, self.changes).of(inputs)
-        shape, prior = found.mean.shape, None
+        features = TangentFeatures(self.model, self.changes).of(inputs)
+        shape = features.mean.shape
+        prior = None
         if self.residual:
             propagation = Propagation(self.model, (Held(Diagonal(self.prior_diagonal)),))
             prior = joint(propagation, inputs)[1].double()[None]
-        together = Features(found.mean.view(1, -1), found.values.flatten(0, -2)[None])
+        together = Features(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)
-        return JointMoments(found.mean, whole.covariance.view(*shape, *shape), factor)
+        return JointMoments(features.mean, whole.covariance.view(*shape, *shape), factor)

@@ -16,7 +16,7 @@ from lapwing.ground.files.archive import Json, Tensors
 from lapwing.ground.files.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output, name_of
-from lapwing.store.fits import records
+from lapwing.store.families import records
 
 NAMED = 4
 """Differences an error message lists; the rest it counts."""
@@ -75,7 +75,7 @@ def network_state(network: Network, tensors: Tensors) -> Json:
     """What is kept of a network: names, shapes and dtypes of its parameters, and the fingerprint of its values."""
     parameters = parameters_of(network.module, network.names)
     output = network.output
-    kept = NetworkFields(
+    saved = NetworkFields(
         fingerprint=network.fingerprint(),
         size=network.size,
         uncertain=network.names,
@@ -84,7 +84,7 @@ def network_state(network: Network, tensors: Tensors) -> Json:
         output=None if callable(output) else output,
         function=name_of(output) if callable(output) else None,
     )
-    return {"class": type(network.module).__name__} | records(tensors).state(kept, "network")
+    return {"class": type(network.module).__name__} | records(tensors).state(saved, "network")
 
 
 def parameters_of(module: nn.Module, names: Sequence[str]) -> dict[str, Shape]:
@@ -110,66 +110,70 @@ def bound(state: Any, tensors: Tensors, module: nn.Module, output: Output = None
             in its values.
     """
     device = next((value.device for value in module.parameters()), torch.device("cpu"))
-    kept: NetworkFields = records(tensors, device).read(NetworkFields, state, "network")
-    kept.check()
-    _check_parameters(kept, module, f"{state.get('class', 'network')!s:.40}")
-    network = Network(module, kept.uncertain, kept.index, _output(kept, output))
+    saved: NetworkFields = records(tensors, device).read(NetworkFields, state, "network")
+    saved.check()
+    _check_parameters(saved, module, f"{state.get('class', 'network')!s:.40}")
+    network = Network(module, saved.uncertain, saved.index, _output(saved, output))
     came = network.fingerprint()
-    if came != kept.fingerprint:
+    if came != saved.fingerprint:
         raise MismatchError(
-            f"the weights the posterior was fitted at (SHA-256 {kept.fingerprint[:12]}…)",
+            f"the weights the posterior was fitted at (SHA-256 {saved.fingerprint[:12]}…)",
             f"a network of the same shapes with other weights or buffers (SHA-256 {came[:12]}…)",
             "loading the checkpoint the posterior was fitted to before lapwing.load",
         )
     return network
 
 
-def _output(kept: NetworkFields, given: Output) -> Output:
+def _output(saved: NetworkFields, given: Output) -> Output:
     """The key or index of a file, or the function that was given where the file has but the name of one.
 
     Raises:
         MismatchError: If another was given, or none where one is needed.
     """
-    if kept.function is not None and not callable(given):
+    if saved.function is not None and not callable(given):
         raise MismatchError(
-            f"the function {kept.function:.40} by which the output was taken from what the network returns: a file "
+            f"the function {saved.function:.40} by which the output was taken from what the network returns: a file "
             "holds no code",
             "none" if given is None else f"output={given!r:.40}",
             "load(path, model, output=function) with that function",
         )
-    if kept.function is None and given is not None and given != kept.output:
+    if saved.function is None and given is not None and given != saved.output:
         raise MismatchError(
-            f"the output the posterior was fitted to, output={kept.output!r:.40}",
+            f"the output the posterior was fitted to, output={saved.output!r:.40}",
             f"output={given!r:.40}",
             "load(path, model), which knows it",
         )
-    return kept.output if kept.function is None else given
+    return saved.output if saved.function is None else given
 
 
-def _check_parameters(kept: NetworkFields, module: nn.Module, kind: str) -> None:
+def _check_parameters(saved: NetworkFields, module: nn.Module, kind: str) -> None:
     """Refuses a network that differs from the saved one in a parameter; uncertain ones are named first."""
-    saved, here = kept.parameters, parameters_of(module, kept.uncertain)
-    names = dict.fromkeys([*kept.uncertain, *saved, *here])
-    found = [difference for name in names if (difference := _compared(name, saved, here))]
-    if not found:
+    then = saved.parameters
+    here = parameters_of(module, saved.uncertain)
+    names = dict.fromkeys([*saved.uncertain, *then, *here])
+    differences = [difference for name in names if (difference := _compared(name, then, here))]
+    if not differences:
         return
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    shapes = [{name: value.shape for name, value in each.items()} for each in (saved, here)]
-    dtype = saved[kept.uncertain[0]].dtype
+    more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
+    same_shapes = {name: it.shape for name, it in then.items()} == {name: it.shape for name, it in here.items()}
+    dtype = then[saved.uncertain[0]].dtype
     raise MismatchError(
-        f"the network the posterior was fitted to, a {kind} of {len(saved)} parameters",
-        f"a {type(module).__name__} of {len(here)}: {'; '.join(found[:NAMED])}{more}",
-        f"model.to(torch.{dtype})" if shapes[0] == shapes[1] else "a model built with the same options",
+        f"the network the posterior was fitted to, a {kind} of {len(then)} parameters",
+        f"a {type(module).__name__} of {len(here)}: {'; '.join(differences[:NAMED])}{more}",
+        f"model.to(torch.{dtype})" if same_shapes else "a model built with the same options",
     )
 
 
-def _compared(name: str, saved: Mapping[str, Shape], here: Mapping[str, Shape]) -> str | None:
+def _compared(name: str, then: Mapping[str, Shape], here: Mapping[str, Shape]) -> str | None:
     """How one parameter differs, in words; ``None`` where it does not."""
-    if name not in saved:
+    if name not in then:
         return f"{name!r} {list(here[name].shape)} is in the model and not in the file"
     if name not in here:
-        return f"{name!r} {list(saved[name].shape)} is in the file and not in the model"
-    then, now = saved[name], here[name]
-    if then.shape != now.shape:
-        return f"{name!r} has shape {list(now.shape)}, saved with {list(then.shape)}"
-    return None if then.dtype == now.dtype else f"{name!r} has dtype {now.dtype}, saved with {then.dtype}"
+        return f"{name!r} {list(then[name].shape)} is in the file and not in the model"
+    before = then[name]
+    now = here[name]
+    if before.shape != now.shape:
+        return f"{name!r} has shape {list(now.shape)}, saved with {list(before.shape)}"
+    if before.dtype != now.dtype:
+        return f"{name!r} has dtype {now.dtype}, saved with {before.dtype}"
+    return None

@@ -5,30 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
-from typing import overload
+from typing import Protocol, overload, runtime_checkable
 
 import torch
 from torch import nn
 
-from lapwing.ct import ImagePosterior
-from lapwing.curvature.fold import check_same
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.distributed import once, several
-from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.errors import DataError, MismatchError, check_kind
 from lapwing.ground.files.archive import Archive, Json, Tensors
 from lapwing.ground.files.atomic import check_directory, file_at
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
-from lapwing.methods.hessian_free import HessianFreePosterior
-from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.store.binding import bound, network_state
-from lapwing.store.contents import Saved, posterior_from, state
-from lapwing.store.fits import check_fits
-from lapwing.store.images import image_from, image_network, image_state
-from lapwing.store.processes import KINDS, Kernels, process_from, process_state
+from lapwing.store.families import POSTERIORS, records
+from lapwing.store.processes import KINDS as PROCESSES
+from lapwing.store.processes import Kernels, process_from, process_state
+
+
+@runtime_checkable
+class Saveable(Protocol):
+    """A posterior around a network that says what a file holds of it."""
+
+    @property
+    def network(self) -> Network:
+        """The network, without which it cannot be loaded."""
+        ...
+
+    @property
+    def data(self) -> Data | None:
+        """The training data; ``None`` where they are not at hand."""
+        ...
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """What a file holds of it, its network and its data aside."""
+        ...
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> Saveable:
+        """The posterior of a record, around the network it was fitted to."""
+        ...
+
+    def check_record(self) -> None:
+        """Refuses parts that do not belong together."""
+        ...
+
+    def with_checked_data(self) -> Saveable:
+        """The posterior, refused where the training data at hand are not those of its fit."""
+        ...
+
 
 POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 """The kind of file."""
@@ -67,7 +96,7 @@ def read_header(path: str | PathLike[str]) -> Json:
 @default_device_aside()
 @working("save")
 def save(
-    posterior: Saved | ImagePosterior | Kernels,
+    posterior: Saveable | Kernels,
     path: str | PathLike[str],
     *,
     notes: Mapping[str, str | float | list[str]] | None = None,
@@ -109,27 +138,21 @@ def save(
         >>> again.log_marginal() == posterior.log_marginal()
         True
     """
-    kinds = (Posterior, HessianFreePosterior, ImagePosterior, *KINDS.values())
-    check_kind("the posterior", posterior, kinds, "save(Laplace(...).fit(model, data), path)")
-    target, tensors = file_at(path), Tensors()
-    model = posterior.refit.model if isinstance(posterior, HessianFreePosterior) else getattr(posterior, "model", None)
-    shared = isinstance(model, Model) and model.source is not None and model.source.shared
+    check_kind("the posterior", posterior, (Saveable, *PROCESSES.values()), "save(Laplace(...).fit(model, data), path)")
+    target = file_at(path)
+    tensors = Tensors()
+    kind = type(posterior).__name__
+    shared = isinstance(posterior, Saveable) and posterior.data is not None and posterior.data.shared
     once(shared, lambda: check_directory(target))
-    if isinstance(posterior, Kernels):
-        own = process_state(posterior, tensors)
-    elif isinstance(posterior, ImagePosterior):
-        network = image_network(posterior)
-        network.check_unchanged(whole=True)
-        own = {"network": network_state(network, tensors), **image_state(posterior, tensors)}
-    else:
+    header: Json = {"versions": {"lapwing": installed(), "torch": str(torch.__version__)}, "posterior": kind}
+    if isinstance(posterior, Saveable):
         posterior.network.check_unchanged(whole=True)
-        own = {
-            "network": network_state(posterior.network, tensors),
-            **state(posterior, tensors, training_inputs=training_inputs),
-        }
-    own |= {} if notes is None else {"notes": dict(notes)}
-    versions = {"lapwing": installed(), "torch": str(torch.__version__)}
-    header = {"versions": versions, "posterior": type(posterior).__name__, **own}
+        header["network"] = network_state(posterior.network, tensors)
+        header |= posterior.record(records(tensors), training_inputs=training_inputs)
+    else:
+        header |= process_state(posterior, tensors)
+    if notes is not None:
+        header["notes"] = dict(notes)
     once(shared, lambda: POSTERIOR.write(target, header, tensors))
 
 
@@ -146,7 +169,7 @@ def load(
     output: Output = ...,
     unpack: Unpack | None = ...,
     progress: bool | None = ...,
-) -> Saved | ImagePosterior: ...
+) -> Saveable: ...
 
 
 @default_device_aside()
@@ -159,7 +182,7 @@ def load(
     unpack: Unpack | None = None,
     progress: bool | None = None,
     device: torch.device | str = "cpu",
-) -> Saved | ImagePosterior | Kernels:
+) -> Saveable | Kernels:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned
@@ -194,24 +217,20 @@ def load(
         header = POSTERIOR.header(path)
         tensors = POSTERIOR.tensors(file_at(path), header)
         kind = str(header.get("posterior"))
-        if model is None and kind not in KINDS:
+        if kind in PROCESSES:
+            if model is not None:
+                raise MismatchError(f"no network, for '{path}' is a {kind:.40}", "one", "load(path)")
+            return process_from(header, tensors, device)
+        if model is None:
             expected = f"the network it was fitted to, for '{path}' is a {kind:.40}"
             raise MismatchError(expected, "none", "load(path, model)")
-        if model is not None and kind in KINDS:
-            raise MismatchError(f"no network, for '{path}' is a {kind:.40}", "one", "load(path)")
-        if model is None:
-            return process_from(header, tensors, device)
         network = bound(header.get("network"), tensors, unwrapped(model), output)
-        if kind == ImagePosterior.__name__:
-            return image_from(header, tensors, network)
+        if kind not in POSTERIORS:
+            raise DataError("a kind of posterior this lapwing has", f"'{kind:.40}'", "the lapwing that wrote the file")
         read = None if data is None else Data(data, network.like, unpack, several())
-        posterior = posterior_from(header, tensors, network, read)
-        check_fits(posterior)
-        if isinstance(posterior, Posterior) and posterior.data is not None and not posterior.partial:
-            check_same(posterior.training.model, posterior.totals)
-            if isinstance(posterior, FunctionPosterior):
-                return posterior.with_data()
-        return posterior
+        posterior = POSTERIORS[kind].of_record(header, records(tensors, network.like.device), network, read)
+        posterior.check_record()
+        return posterior.with_checked_data()
 
 
 def installed() -> str:

@@ -20,7 +20,7 @@ from lapwing.methods.gp import FunctionSamples, Kernel, LaplaceProcess, PriorFun
 from lapwing.methods.gp.kernels import check_dimensions
 from lapwing.methods.gp.settings import Settings
 from lapwing.methods.gp.trend import Mean, Trend
-from lapwing.store.fits import named, records
+from lapwing.store.families import named, records
 
 Kernels: TypeAlias = Process | LaplaceProcess | FunctionSamples
 """What a file may hold that stands on a kernel."""

@@ -1,28 +1,28 @@
-"""How the posterior is held, and what it takes to compute it in that form."""
+"""How the posterior is held, and what it takes to compute it in that form; which weights are uncertain."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from lapwing.structures.full import AFFORDABLE, Auto, Full
-from lapwing.structures.lowrank import LowRank
-from lapwing.structures.nystrom import Nystrom
-from lapwing.structures.solved import MatrixFree, Sampled
-from lapwing.structures.summed import KFAC, Diagonal, Task
-
-Structure: TypeAlias = Auto | Full | Diagonal | KFAC | LowRank | MatrixFree | Nystrom | Sampled
-"""How the posterior is held."""
+from lapwing.structures.auto import AFFORDABLE, Auto
+from lapwing.structures.base import FitTask, Structure
+from lapwing.structures.diagonal import Diagonal
+from lapwing.structures.full import Full
+from lapwing.structures.kfac import KFAC
+from lapwing.structures.low_rank import LowRank
+from lapwing.structures.matrix_free import MatrixFree
+from lapwing.structures.nystrom import Nystrom, NystromStopping
+from lapwing.structures.sampled import Sampled
 
 __all__ = [
     "AFFORDABLE",
     "KFAC",
     "Auto",
     "Diagonal",
+    "FitTask",
     "Full",
     "LowRank",
     "MatrixFree",
     "Nystrom",
+    "NystromStopping",
     "Sampled",
     "Structure",
-    "Task",
 ]

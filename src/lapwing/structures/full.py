@@ -1,21 +1,21 @@
-"""The whole covariance, as a matrix over weights or training outputs; and the choice of it where it is affordable."""
+"""The whole covariance, as a matrix over weights or training outputs."""
 
 from __future__ import annotations
 
-import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
+from lapwing.curvature.ggn import Hessian, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
-from lapwing.ground.data.inputs import Inputs, concatenated, count
+from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import (
     NumericalError,
@@ -26,32 +26,17 @@ from lapwing.ground.errors import (
     check_positive,
 )
 from lapwing.jacobian.layers.factors import ConvOptions
-from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
-from lapwing.posteriors.exact import check_rounding
-from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.summed import DRAWS, EXACT, KFAC, Diagonal, Fits, Task
-
-logger = logging.getLogger(__name__)
+from lapwing.posteriors.rounding import check_rounding
+from lapwing.priors import DiagonalPrior
+from lapwing.structures.base import FitTask, Structure
 
 View: TypeAlias = Literal["auto", "weights", "functions"]
 
 FACTORS = 16
 """Bytes an entry of a matrix takes while it is factorised: a copy and its factor, both in float64."""
-
-AFFORDABLE = 1e11
-"""Operations the full covariance may take where nobody asked for it by name: about 2200 weights or training outputs."""
-
-MANY = 1.2e12
-"""Multiplications that backward passes for the outputs may take where nobody asked for them by name."""
-
-FEW = 8
-"""Outputs for which they are never too many: the sums over the data take as long."""
-
-BACKWARD = 3
-"""Forward passes that a backward pass takes, with the second moments of its gradients."""
 
 
 def flops(side: int, other: int, groups: int = 1) -> float:
@@ -74,7 +59,7 @@ def flops(side: int, other: int, groups: int = 1) -> float:
 
 @final
 @dataclass(frozen=True)
-class Full(Fits):
+class Full(Structure):
     """The whole covariance, in whichever view is cheaper: d × d over the weights, or nc × nc over the training outputs.
 
     Λ = Jᵀ B J + A, or the same posterior through I + Sᵀ K S with K = J A⁻¹ Jᵀ and B = S Sᵀ (Rasmussen & Williams 2006,
@@ -110,29 +95,31 @@ class Full(Fits):
         check_count("max_bytes", self.max_bytes)
         check_positive("max_flops", self.max_flops, "1e12")
 
-    def fit(self, task: Task) -> Posterior:
+    def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        d = task.model.network.size
+        weights = task.model.network.size
         if self.view == "weights" and self.max_flops == math.inf:
-            return self._weights(task, 0)
-        rows = task.model.data.span[1] * task.model.width
-        if self.view == "functions" or (self.view == "auto" and rows < d):
-            return self._functions(task, rows)
-        return self._weights(task, rows)
+            return self._over_weights(task, outputs=0)  # the data need not be counted
+        outputs = task.model.data.span[1] * task.model.width
+        if self.view == "functions" or (self.view == "auto" and outputs < weights):
+            return self._over_functions(task, outputs)
+        return self._over_weights(task, outputs)
 
-    def _weights(self, task: Task, rows: int) -> Posterior:
-        self._check(task.model.network.size, rows, "d × d over the weights")
+    def _over_weights(self, task: FitTask, outputs: int) -> Posterior:
+        """Λ = G + A: the sum over the data, or the exact Hessian."""
+        self._check_size(task.model.network.size, outputs, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
-            return self._exact(task, task.curvature.damping)
+            return self._exact_hessian(task, task.curvature.damping)
         posterior = task.summed(DenseSum(task.model.network))
-        check_rounding(posterior)
+        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()))
         return posterior
 
-    def _exact(self, task: Task, damping: float) -> Posterior:
+    def _exact_hessian(self, task: FitTask, damping: float) -> Posterior:
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
-        matrix = hessian_product(task.model).dense(self.max_bytes)
-        damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(damped)))
+        hessian = hessian_product(task.model).dense(self.max_bytes)
+        symmetric = (hessian + hessian.mT) / 2
+        identity = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
+        posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(symmetric + damping * identity)))
         try:
             posterior.precision.operator.logdet()
         except NumericalError as reason:
@@ -140,140 +127,80 @@ class Full(Fits):
             raise NumericalError("a Hessian that is positive definite with the prior", reason.got, hint) from reason
         return posterior
 
-    def _functions(self, task: Task, rows: int) -> Posterior:
+    def _over_functions(self, task: FitTask, outputs: int) -> Posterior:
+        """I + Sᵀ K S: the rows Sᵀ J of the training data, and the kernel between them for each group of the prior."""
+        network = task.model.network
+        layout = network.uncertain
         if isinstance(task.prior, DiagonalPrior):
             raise UnsupportedError(
                 "an Isotropic or Layerwise prior in function space", "one precision a weight", "Full(view='weights')"
             )
         check_alone(task.model.data.shared, "the view over the training outputs", "Full(view='weights'), or KFAC()")
-        groups = task.prior.groups(task.model.network.uncertain)[1]
-        self._check(rows, task.model.network.size, "nc × nc over the training outputs", groups)
-        training, totals = self._record(task)
-        layout, device = task.model.network.uncertain, task.model.network.like.device
-        group, relative = task.prior.groups(layout)[0].to(device), task.prior.relative(layout)
-        units = torch.ones((), dtype=torch.float64) if relative is None else 1 / relative
-        variances = [(group == g) * units.to(device) for g in range(groups)]
+        group, groups = task.prior.groups(layout)
+        self._check_size(outputs, network.size, "nc × nc over the training outputs", groups)
+        training, totals = training_rows(task)
+        variances = unit_variances(group.to(network.like.device), groups, task.prior.relative(layout))
         grams = TangentKernel(task.model).training_grams(training, variances)
         return task.posterior(FunctionPosterior, totals, training, grams)
 
-    def _record(self, task: Task) -> tuple[TrainingRows, Totals]:
-        """The rows of the training data, and sums over them."""
-        data = Fold(task.model, chunk_size(task.model, task.curvature))
-        by_features = task.model.survey.head
-        options: ConvOptions | None = None
-        inputs, features, cotangents = list[Inputs](), list[Tensor](), list[Tensor]()
-        for forward, f, y in data:
-            blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
-            cotangents.append(torch.cat(list(blocks)))
-            if by_features and not features:
-                by_features = hides_inputs(forward)
-            if by_features:
-                features.append(forward.head.a)
-                options = forward.head.options
-            else:
-                inputs.append(forward.inputs)
-        columns = torch.cat(cotangents, dim=1)
-        if by_features:
-            return FeatureRows(columns, torch.cat(features), options), data.totals()
-        return InputRows(columns, concatenated(inputs)), data.totals()
-
-    def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:
+    def _check_size(self, side: int, other: int, what: str, groups: int = 1) -> None:
+        """Refuse a matrix of too many bytes, or that takes too many operations."""
         hint = "structure KFAC() or Diagonal(), weights LastLayer() or Subnetwork(1000), or a larger Full("
         needed = side * side * (groups * 8 + FACTORS)
-        operations = flops(side, other, groups)
         if needed > self.max_bytes:
-            got = f"{side:,} rows, which need {needed:,} bytes"
-            raise TooLargeError(f"a covariance {what} of at most {self.max_bytes:,} bytes", got, f"{hint}max_bytes=)")
+            raise TooLargeError(
+                f"a covariance {what} of at most {self.max_bytes:,} bytes",
+                f"{side:,} rows, which need {needed:,} bytes",
+                f"{hint}max_bytes=)",
+            )
+        operations = flops(side, other, groups)
         if operations > self.max_flops:
-            got = f"{side:,} rows, which take {operations:,.0f}"
-            expected = f"a covariance {what} that takes at most {self.max_flops:,.0f} floating-point operations"
-            raise TooLargeError(expected, got, f"{hint}max_flops=)")
+            raise TooLargeError(
+                f"a covariance {what} that takes at most {self.max_flops:,.0f} floating-point operations",
+                f"{side:,} rows, which take {operations:,.0f}",
+                f"{hint}max_flops=)",
+            )
 
 
-@final
-@dataclass(frozen=True)
-class Auto(Fits):
-    """Picks Full where one of its views takes at most 10¹¹ operations, KFAC beyond; logs what it picked.
+def training_rows(task: FitTask) -> tuple[TrainingRows, Totals]:
+    """The rows ``Sᵀ J`` of the training data, and sums over them, in one pass.
 
-    The rule, ``structures.full.flops``: ``2 m² r + 9 m³`` for a matrix of m rows beside r of the other kind, seconds of
-    a core. The view over the d weights comes first, since it answers everything: up to about 2200. Where that takes
-    more, the view over the nc training outputs: few data, many weights. Either takes at most about 120 MB.
+    Of a last layer the features of its inputs are kept, where the network shows them; else the inputs themselves.
+    """
+    data = Fold(task.model, chunk_size(task.model, task.curvature))
+    cotangents = list[Tensor]()
+    features = list[Tensor]()
+    inputs = list[Inputs]()
+    options: ConvOptions | None = None
+    by_features = task.model.survey.head
+    for forward, f, y in data:
+        blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
+        cotangents.append(torch.cat(list(blocks)))
+        if by_features and not features:
+            by_features = hides_inputs(forward)
+        if by_features:
+            features.append(forward.head.a)
+            options = forward.head.options
+        else:
+            inputs.append(forward.inputs)
+    columns = torch.cat(cotangents, dim=1)
+    if by_features:
+        return FeatureRows(columns, torch.cat(features), options), data.totals()
+    return InputRows(columns, concatenated(inputs)), data.totals()
 
-    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. Where backward
-    passes for more than 8 outputs would take more than 1.2·10¹² multiplications, minutes of a core, labels are sampled
-    in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
-    same structure everywhere.
+
+def unit_variances(
+    group: Int[Tensor, " d"], groups: int, relative: Float[Tensor, " d"] | None
+) -> list[Float[Tensor, " d"]]:
+    """Prior variances of the weights of each group at a precision of 1, and 0 for those of others.
 
     Args:
-        max_flops: Operations that Full may take.
-        max_passes: Multiplications that the backward passes of the exact GGN may take.
-
-    Example:
-        >>> import torch
-        >>> import lapwing as lw
-        >>> for inputs, outputs in ((2, 3), (100, 50)):
-        ...     model, x = torch.nn.Linear(inputs, outputs), torch.randn(60, inputs)
-        ...     type(lw.Laplace(lw.Gaussian(), structure=Auto()).fit(model, (x, torch.randn(60, outputs)))).__name__
-        'WeightPosterior'
-        'WeightPosterior'
+        group: Group of each weight.
+        groups: How many.
+        relative: Precision of each weight relative to its group's; ``None`` where they are equal.
     """
-
-    max_flops: float = field(default=AFFORDABLE, repr=False)
-    max_passes: float = field(default=MANY, repr=False)
-
-    def fit(self, task: Task) -> Posterior:
-        """The posterior of a task in the structure picked."""
-        picked = self.pick(task)
-        task = replace(task, structure=picked)
-        as_it_is = isinstance(picked, Full) or task.model.data.shared
-        return picked.fit(task if as_it_is else sampled(task, self.max_passes))
-
-    def pick(self, task: Task) -> Full | KFAC | Diagonal:
-        """The structure for a task; the data are counted until neither view is affordable."""
-        network, prior, rows = task.model.network, task.prior, 0
-        d, groups = network.size, prior.groups(network.uncertain)[1]
-        over = dict.fromkeys(("weights", "functions"), 0.0)
-        data = task.model.data
-        functions = not data.shared and not isinstance(prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
-        for examples in [data.span[1]] if data.shared else map(len, data):
-            rows += examples * task.model.width
-            over = {"weights": flops(d, rows), "functions": flops(rows, d, groups) if functions else math.inf}
-            if min(over.values()) > self.max_flops:
-                break
-        by_weight = network.index is not None or isinstance(prior, DiagonalPrior | GPrior)
-        picked = Diagonal() if by_weight else KFAC()
-        if min(over.values()) <= self.max_flops:
-            picked = Full(view="weights" if over["weights"] <= self.max_flops else "functions")
-        words = (
-            "Auto picked %s: in full %d weights would take %.2g operations, %d training outputs or more %.2g, and it "
-            "affords %.2g"
-        )
-        logger.info(words, picked, d, over["weights"], rows, over["functions"], self.max_flops)
-        return picked
-
-
-def sampled(task: Task, most: float = MANY) -> Task:
-    """The task, with labels sampled where the backward passes of the exact GGN would be too many; says how many.
-
-    Args:
-        task: What is to be fitted, layer by layer or weight by weight.
-        most: Multiplications that the backward passes may take.
-
-    Cost:
-        A forward pass of one example where there are more than ``FEW`` outputs, to count what it takes.
-    """
-    model = task.model
-    passes = model.width if model.width <= EXACT else DRAWS
-    if model.survey.head or not isinstance(task.curvature, GGN) or passes <= FEW:
-        return task
-    first = model.data.first()
-    operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
-    if operations <= most:
-        return task
-    words = (
-        "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "
-        "takes one. structure=KFAC() is exact, curvature=MCFisher(16) closer to it"
-    )
-    logger.warning(words, operations, passes)
-    generator = task.generator or torch.Generator().manual_seed(0)
-    return replace(task, curvature=MCFisher(), generator=generator)
+    members = [group == g for g in range(groups)]
+    if relative is None:
+        ones = torch.ones((), dtype=torch.float64, device=group.device)
+        return [member * ones for member in members]
+    return [member * (1 / relative).to(group.device) for member in members]

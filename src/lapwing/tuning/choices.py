@@ -14,8 +14,8 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalErro
 from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
-from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
-from lapwing.posteriors.draws import SampledPosterior
+from lapwing.posteriors import ExactPosterior, IterativePosterior, Posterior, Step, WeightPosterior
+from lapwing.posteriors.sampled import SampledPosterior
 from lapwing.tuning.solved import Solved
 
 P = TypeVar("P", bound=Posterior)
@@ -39,7 +39,7 @@ At: TypeAlias = Literal["weights", "mode"]
 
 def solves(posterior: Posterior | Solved) -> TypeGuard[Solved]:
     """Whether a posterior solves with its precision, by products alone; all that are no network's do."""
-    return isinstance(posterior, SolvedWeights) or not isinstance(posterior, Posterior)
+    return isinstance(posterior, IterativePosterior) or not isinstance(posterior, Posterior)
 
 
 def evidence_at(posterior: Posterior, at: At) -> LogEvidence:
@@ -60,7 +60,7 @@ def evidence_at(posterior: Posterior, at: At) -> LogEvidence:
     check_definite(evidence)
     if at == "weights":
         return evidence
-    shift = posterior.shift if isinstance(posterior, WeightPosterior) else None
+    shift = posterior.mode_shift if isinstance(posterior, WeightPosterior) else None
     if shift is None:
         raise UnsupportedError(
             "a Gaussian likelihood and a posterior over the weights for at='mode'",
@@ -224,7 +224,7 @@ def chosen(
     tuned = posterior.with_choices(prior, posterior.fitted.scaled(float(values[-1])), steps)
     if draws is None or not isinstance(tuned, SampledPosterior):
         return cast(Q, tuned)
-    return cast(Q, tuned.begun(draws))
+    return cast(Q, tuned.starting_from(draws))
 
 
 def ended(

@@ -32,9 +32,9 @@ from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior
-from lapwing.posteriors.dimension import LEAST, Estimator
-from lapwing.posteriors.draws import SampledPosterior
-from lapwing.posteriors.solved import warn_unless
+from lapwing.posteriors.effective_dimension import LEAST, Estimator
+from lapwing.posteriors.iterative import warn_unless
+from lapwing.posteriors.sampled import SampledPosterior
 from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
 from lapwing.tuning.expectation import Expectation, Expected, State, warn_unless_found, with_data
 from lapwing.tuning.noise import output_sums, own_noises

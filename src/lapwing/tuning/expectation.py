@@ -25,9 +25,9 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Step, WeightPosterior
-from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
-from lapwing.posteriors.draws import SampledPosterior
-from lapwing.structures.selection import last_layer
+from lapwing.posteriors.effective_dimension import Dimensions, Estimator, by_draws, output_squares
+from lapwing.posteriors.sampled import SampledPosterior
+from lapwing.structures.weights import last_layer
 from lapwing.tuning.choices import P, Q, at_mode, check_definite, chosen, solves, step_of
 from lapwing.tuning.solved import Solved
 
@@ -310,7 +310,7 @@ class Expectation(Generic[Q]):
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
         posterior, step = self.posterior, None
         if isinstance(posterior, FunctionPosterior) and posterior.fitted.noise and self.target == "affine":
-            step = chosen(posterior, state.precisions, state.scale, ()).newton_step()
+            step = chosen(posterior, state.precisions, state.scale, ()).mode_step()
         return state.weights if step is None else self.tangent.training.weights + step
 
     def prior(self, state: State) -> Diagonal:

@@ -38,7 +38,7 @@ def truth(setting: Setting) -> torch.Tensor:
 def test_every_solver_finds_the_response(name: str, antithetic: bool) -> None:
     setting = mild()
     posterior = setting.fit(fits=PreTrained(), inner=SOLVERS[name], antithetic=antithetic, step=1e-2)
-    found = posterior.answers.responses.outputs(setting.points).movedim(0, -1)
+    found = posterior.covariances.responses.outputs(setting.points).movedim(0, -1)
     tolerance = 1e-3 if antithetic else 5e-2
     torch.testing.assert_close(found, truth(setting), rtol=0, atol=tolerance * float(truth(setting).abs().max()))
 
@@ -53,7 +53,7 @@ def test_twins_see_the_same_mini_batches() -> None:
     inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.1), epochs=30, decay=False)
     recipe = lw.HessianFree(lw.Gaussian(0.5), prior=lw.Isotropic(2.0), fits=PreTrained(), inner=inner, scale=1e-2)
     model = seeded(lambda: torch.nn.Linear(2, 2), 0)
-    first, second = (recipe.fit(model, loader, x).answers.responses for _ in range(2))
+    first, second = (recipe.fit(model, loader, x).covariances.responses for _ in range(2))
     torch.testing.assert_close(first.plus, -first.minus, rtol=1e-10, atol=1e-15)
     assert first.refit.work.gradients >= 2 * 2 * 30
     assert float((first.plus - second.plus).abs().max() / first.plus.abs().max()) > 1e-3
@@ -69,7 +69,7 @@ def test_float32_is_enough_for_a_per_cent() -> None:
     single = copy.deepcopy(setting.model).float()
     recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=lw.PerPoint())
     posterior = recipe.fit(single, (setting.x.float(), setting.y), setting.points.float())
-    found, expected = posterior.answers.at(setting.points.float()).blocks, setting.blocks()
+    found, expected = posterior.covariances.on(setting.points.float()).blocks, setting.blocks()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-2 * float(expected.abs().max()))
 
 

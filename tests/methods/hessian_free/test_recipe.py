@@ -31,7 +31,7 @@ def test_a_fit_a_point_finds_the_covariance_of_its_outputs(name: str) -> None:
     setting = shared(name)
     posterior = setting.fit(fits=PerPoint(group=3))
     moments = setting.blocks()
-    close(posterior.answers.at(setting.points).blocks, moments, 1e-5)
+    close(posterior.covariances.on(setting.points).blocks, moments, 1e-5)
     found = posterior.variances(setting.points).value / moments.diagonal(dim1=-2, dim2=-1)
     assert float((found - 1).abs().max()) < 1e-4
 
@@ -48,7 +48,7 @@ def test_a_pre_trained_fit_finds_the_covariance_with_the_mean_output(name: str, 
     mean = (signs[..., None] * jacobian).mean(0)
     new = normal(3, setting.x.shape[1], seed=5)
     expected = setting.jacobian(new).view(3, *mean.shape) @ torch.linalg.solve(setting.hessian, mean.mT)
-    close(posterior.answers.at(new).blocks, absolute(expected), 1e-5)
+    close(posterior.covariances.on(new).blocks, absolute(expected), 1e-5)
     if outputs.shape[1] == 1:
         close(posterior.variances(new).value[:, 0], expected.abs()[:, 0, 0], 1e-5)
 
@@ -59,7 +59,7 @@ def test_in_sample_is_absolute_over_the_training_inputs(name: str) -> None:
     setting = shared(name)
     within = setting.fit(fits=PreTrained("in_sample"))
     apart = setting.fit(setting.x, fits=PreTrained("absolute"))
-    close(within.answers.at(setting.points).blocks, apart.answers.at(setting.points).blocks, 1e-7)
+    close(within.covariances.on(setting.points).blocks, apart.covariances.on(setting.points).blocks, 1e-7)
 
 
 def test_augmented_is_the_mean_over_the_training_inputs_and_fits_shifted_targets() -> None:
@@ -67,7 +67,7 @@ def test_augmented_is_the_mean_over_the_training_inputs_and_fits_shifted_targets
     setting = shared("two-outputs")
     within = setting.fit(fits=PreTrained("augmented"), scale=1e-4)
     apart = setting.fit(setting.x, fits=PreTrained("mean"), scale=1e-4)
-    close(within.answers.responses.plus, apart.answers.responses.plus, 1e-6)
+    close(within.covariances.responses.plus, apart.covariances.responses.plus, 1e-6)
     scales, delta = torch.tensor([0.3, 1.3], dtype=torch.float64), 0.1 * normal(2, len(setting.theta))
     regulariser = InSample(torch.eye(2, dtype=torch.float64) / len(setting.x), signed=False).times(scales)
     slopes = within.refit.slopes(regulariser, delta) + within.refit.gradient
@@ -83,9 +83,9 @@ def test_as_many_probes_as_outputs_find_every_covariance(name: str) -> None:
     setting = shared(name)
     outputs = setting.jacobian(setting.points).shape[0]
     posterior = setting.fit(fits=Probed(outputs + 3, 2))
-    joint = posterior.answers.at(setting.points).joint
+    joint = posterior.covariances.on(setting.points).joint
     close(joint.reshape(outputs, outputs), setting.covariance(), 1e-4)
-    close(posterior.answers.at(setting.points).blocks, setting.blocks(), 1e-4)
+    close(posterior.covariances.on(setting.points).blocks, setting.blocks(), 1e-4)
 
 
 def test_fewer_probes_are_within_their_error() -> None:
@@ -134,7 +134,7 @@ def test_the_error_falls_with_the_power_of_lambda(antithetic: bool, power: int) 
 
 def test_lambda_moves_the_weights_by_the_step() -> None:
     setting = shared("two-outputs")
-    responses = setting.fit(fits=PreTrained(), step=1e-4).answers.responses
+    responses = setting.fit(fits=PreTrained(), step=1e-4).covariances.responses
     moved = torch.einsum("si,ij,sj->s", responses.plus, setting.hessian, responses.plus).sqrt()
     torch.testing.assert_close(moved, torch.full_like(moved, 1e-4), rtol=1e-3, atol=0)
 
@@ -163,7 +163,7 @@ def test_away_from_a_minimum_the_centred_answer_is_that_of_the_hessian_there(ant
     setting = away(shared("two-outputs"))
     posterior = setting.fit(fits=PreTrained(), antithetic=antithetic)
     expected = setting.covariance().view(5, 2, 5, 2).mean(2)
-    close(posterior.answers.responses.outputs(setting.points).movedim(0, -1), expected, 1e-4)
+    close(posterior.covariances.responses.outputs(setting.points).movedim(0, -1), expected, 1e-4)
     assert posterior.linearity.gradient > 1
 
 
@@ -172,7 +172,7 @@ def test_refits_from_away_find_the_minimum_unless_centred() -> None:
     """Then twins cancel what is left of training, and one-sided differences do not."""
     start, end = away(shared("two-outputs")), shared("two-outputs")
     inner = NewtonCG(steps=5)
-    twins = start.fit(fits=PreTrained(), inner=inner, centred=False, scale=1e-4).answers.responses
+    twins = start.fit(fits=PreTrained(), inner=inner, centred=False, scale=1e-4).covariances.responses
     torch.testing.assert_close(twins.refit.weights(twins.plus)[0], end.theta, rtol=0, atol=1e-4)
     close(twins.outputs(end.points).movedim(0, -1), end.covariance().view(5, 2, 5, 2).mean(2), 1e-3)
     with refused(NumericalError, "near linear"):
@@ -205,7 +205,7 @@ def test_the_default_points_are_the_training_inputs() -> None:
     posterior = HessianFree(setting.likelihood, prior=setting.prior, fits=PerPoint()).fit(
         setting.model, [(setting.x[:5], setting.y[:5]), (setting.x[5:], setting.y[5:])]
     )
-    close(posterior.answers.at(setting.x.flip(0)).blocks, setting.blocks(setting.x).flip(0), 1e-4)
+    close(posterior.covariances.on(setting.x.flip(0)).blocks, setting.blocks(setting.x).flip(0), 1e-4)
 
 
 def test_scores_on_held_out_data() -> None:
@@ -227,7 +227,7 @@ def test_only_some_weights_are_refitted() -> None:
     part = setting.jacobian(setting.points)[:, last]
     expected = part @ torch.linalg.solve(setting.hessian[last, last], part.mT)
     blocks = torch.stack([expected[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] for i in range(5)])
-    close(posterior.answers.at(setting.points).blocks, blocks, 1e-5)
+    close(posterior.covariances.on(setting.points).blocks, blocks, 1e-5)
 
 
 def test_other_inputs_are_refused() -> None:

@@ -33,7 +33,7 @@ def test_groups_of_fits_find_the_same(inner: Inner, antithetic: bool, monkeypatc
     monkeypatch.setattr(responses, "BUDGET", 4 * twins * responses.HELD * 8 * len(setting.theta))
     parts = setting.fit(points, **options)
     assert max(sizes) == 4 * twins
-    found, expected = (each.answers.covariance.residual for each in (parts, whole))
+    found, expected = (each.covariances.covariance.residual for each in (parts, whole))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
     assert parts.linearity.fits == whole.linearity.fits
     assert parts.linearity.scale == pytest.approx(whole.linearity.scale, rel=1e-4)

@@ -22,7 +22,7 @@ def test_steps_decide_where_nobody_does_and_epochs_where_somebody_does() -> None
     assert lengths(None, 10, 0, steps=1000) == (50, 10, 0)
     assert lengths(200, None, None, steps=3) == (200, 10, 95)
     assert lengths(1, None, None, steps=3) == (1, 0, 0)
-    assert lengths(20, 5, 15, steps=3, heard=False) == (20, 5, 15)
+    assert lengths(20, 5, 15, steps=3, log_det=False) == (20, 5, 15)
     with refused(ConfigError, "log-determinant"):
         lengths(20, 5, 15, steps=3)
 

@@ -33,6 +33,9 @@ DTYPES = {str(dtype): dtype for dtype in (torch.float32, torch.float64)}
 LARGEST = 2**62
 """The largest whole number."""
 
+UNRECORDED = {"recorded": False}
+"""The metadata of a field that no file holds: what is computed again, or written by its class in another way."""
+
 Families: TypeAlias = Mapping[type, Mapping[str, type[Any]]]
 """The members of abstract classes by name, which are told apart by their ``"kind"``."""
 
@@ -62,6 +65,14 @@ class Records:
     device: torch.device | str = "cpu"
     families: Families = field(default_factory=dict[type, Mapping[str, "type[Any]"]])
     given: Mapping[Any, Any] = field(default_factory=dict[Any, Any])
+
+    def giving(self, given: Mapping[Any, Any]) -> Records:
+        """The same with more fields, by their type, that are given and not in the JSON."""
+        return dataclasses.replace(self, given={**self.given, **given})
+
+    def on(self, device: torch.device | str) -> Records:
+        """The same on another device."""
+        return dataclasses.replace(self, device=device)
 
     def state(self, value: Any, at: str = "") -> Any:
         """The JSON of a value; its tensors go to ``tensors`` under names that start with ``at``.
@@ -104,7 +115,7 @@ class Records:
         for each in dataclasses.fields(value):
             hint = hints[each.name]
             place = within(at, each.name)
-            if not each.init or hint in self.given:
+            if not recorded(each) or hint in self.given:
                 continue
             part = getattr(value, each.name)
             of_network = hint in (Inputs, Inputs | None)
@@ -154,7 +165,7 @@ class Records:
         values = dict[str, Any]()
         for each in dataclasses.fields(kind):
             hint = hints[each.name]
-            if not each.init:
+            if not recorded(each):
                 continue
             if hint in self.given:
                 values[each.name] = self.given[hint]
@@ -203,6 +214,11 @@ class Records:
             shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
             raise DataError(f"{at} as {kind.__name__}", f"a tensor {shape}", REPAIR)
         return value
+
+
+def recorded(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is part of a record."""
+    return field.init and field.metadata.get("recorded", True)
 
 
 def within(at: str, name: str) -> str:

@@ -24,7 +24,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.kernels import Features, Kernel
 from lapwing.methods.gp.matrix import check_room
 from lapwing.priors import Isotropic
-from lapwing.structures.selection import All, Selection
+from lapwing.structures.weights import All, Selection
 
 
 @final

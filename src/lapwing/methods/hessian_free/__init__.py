@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lapwing.methods.hessian_free.choices import Objective, PerPoint, PreTrained, Probed, Signs
+from lapwing.methods.hessian_free.fits import Objective, PerPoint, PreTrained, Probed, Signs
 from lapwing.methods.hessian_free.inner import Descent, Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.probed import Variances

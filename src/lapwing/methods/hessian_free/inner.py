@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -44,6 +44,9 @@ class Refitted(NamedTuple):
 class Inner(abc.ABC):
     """An inner solver. Its fits are independent of each other, and go through the data together."""
 
+    knows_hessian: ClassVar[bool] = False
+    """Whether it solves with the Hessian at the trained weights: whether it has ``directions``."""
+
     @abc.abstractmethod
     def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """Minimise each objective.
@@ -53,6 +56,10 @@ class Inner(abc.ABC):
             fits: What each is rewarded for.
             start: δ to start from.
         """
+
+    def directions(self, refit: Refit, sides: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
+        """``P⁻¹ v`` of each v, where it knows the Hessian P."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def step(self, dtype: torch.dtype) -> float:
@@ -85,6 +92,8 @@ class NewtonCG(Inner):
         NewtonCG(rtol=1e-06, steps=20, max_iterations=1000)
     """
 
+    knows_hessian = True
+
     rtol: float | None = None
     steps: int = 20
     max_iterations: int = 1000
@@ -106,7 +115,8 @@ class NewtonCG(Inner):
             NumericalError: If the Hessian is not positive definite.
         """
         rtol = self.rtol if self.rtol is not None else TOLERANCE.get(refit.network.like.dtype, 1e-2)
-        reward, changes = refit.reward(fits), start.clone()
+        reward = refit.reward(fits)
+        changes = start.clone()
         residual = torch.where(start.any(1) & refit.centred, 1.0, math.inf).to(start)
         which = torch.arange(len(fits), device=start.device)
         for _ in range(self.steps):
@@ -115,10 +125,10 @@ class NewtonCG(Inner):
             whole = (reward[which] * (changes[which] + step)).sum(1)
             length = (-gradient * step).sum(1).clamp(min=0).sqrt() / whole.clamp(min=1e-300).sqrt()
             shorter = length < CONTRACTS * residual[which]
-            kept = which[shorter]
-            changes[kept] += step[shorter]
-            residual[kept] = length[shorter]
-            which = kept[length[shorter] > rtol]
+            improved = which[shorter]
+            changes[improved] += step[shorter]
+            residual[improved] = length[shorter]
+            which = improved[length[shorter] > rtol]
             if not len(which):
                 break
         return Refitted(changes, residual)
@@ -191,7 +201,8 @@ class Descent(Inner):
 
     def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
         """See ``Inner.solve``."""
-        layout, data = refit.network.uncertain, refit.model.data
+        layout = refit.network.uncertain
+        data = refit.model.data
         leaves = [nn.ParameterList(layout.unflatten(change.clone()).values()) for change in start]
         optimisers = [self.optimiser(own.parameters()) for own in leaves]
         batches = sum(1 for _ in data)
@@ -207,7 +218,8 @@ class Descent(Inner):
                     optimiser.step()
                     if self.decay:
                         schedule.step()
-        changes, reward = _flat(leaves), refit.reward(fits).norm(dim=1)
+        changes = _flat(leaves)
+        reward = refit.reward(fits).norm(dim=1)
         return Refitted(changes, refit.slopes(fits, changes).norm(dim=1) / reward.clamp(min=1e-300))
 
 

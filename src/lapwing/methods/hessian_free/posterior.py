@@ -5,18 +5,25 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, InputsLike, count, tensors
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import Records
+from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
-from lapwing.methods.hessian_free.refit import Refit
+from lapwing.methods.hessian_free.refit import Refit, Tally
 from lapwing.methods.hessian_free.responses import Linearity, Responses
+from lapwing.posteriors.record import check_shape, check_survey
 from lapwing.predictive import JointMoments, Link, Moments, NetworkPredictor, Outputs
 from lapwing.priors import Prior
 
@@ -68,17 +75,17 @@ def keys(inputs: Inputs) -> list[bytes]:
     return [b"|".join(part[i].tobytes() for part in flat) for i in range(n)]
 
 
-class Answers(abc.ABC):
+class OutputCovariances(abc.ABC):
     """Covariances of the outputs, as the fits tell them."""
 
     @abc.abstractmethod
-    def at(self, inputs: Inputs) -> ProbedCovariance:
+    def on(self, inputs: Inputs) -> ProbedCovariance:
         """That of the outputs of some inputs."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Table(Answers):
+class PointCovariances(OutputCovariances):
     """Covariances at the evaluation points alone: within each, or from random probes between them too.
 
     Args:
@@ -89,14 +96,14 @@ class Table(Answers):
     points: Points
     covariance: ProbedCovariance
 
-    def at(self, inputs: Inputs) -> ProbedCovariance:
-        """See ``Answers.at``."""
+    def on(self, inputs: Inputs) -> ProbedCovariance:
+        """See ``OutputCovariances.on``."""
         return self.covariance.take(self.points.find(inputs).to(self.covariance.factor.device))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Amortised(Answers):
+class AmortisedCovariances(OutputCovariances):
     """Covariances with mean outputs, for any input: the refitted networks are asked again.
 
     Args:
@@ -105,8 +112,8 @@ class Amortised(Answers):
 
     responses: Responses
 
-    def at(self, inputs: Inputs) -> ProbedCovariance:
-        """See ``Answers.at``."""
+    def on(self, inputs: Inputs) -> ProbedCovariance:
+        """See ``OutputCovariances.on``."""
         return ProbedCovariance.exact(absolute(self.responses.outputs(inputs).movedim(0, -1)))
 
 
@@ -118,13 +125,13 @@ class HessianFreePosterior(NetworkPredictor):
     Args:
         refit: The network and what it was fitted to.
         prior: p(θ).
-        answers: Covariances of the outputs.
+        covariances: Covariances of the outputs.
         linearity: How much of the responses is not linear in λ, and what the fits took.
     """
 
     refit: Refit
     prior: Prior
-    answers: Answers
+    covariances: OutputCovariances
     linearity: Linearity
 
     def __repr__(self) -> str:
@@ -139,6 +146,39 @@ class HessianFreePosterior(NetworkPredictor):
         """The network at its trained weights."""
         return self.refit.network
 
+    @property
+    def data(self) -> Data | None:
+        """The training data; ``None`` where they are not at hand."""
+        return self.refit.model.source
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """What a file holds of the posterior, its network and its data aside; see ``Posterior.record``."""
+        refit = {
+            "survey": records.state(self.refit.model.survey, "refit.survey"),
+            "likelihood": records.state(self.refit.model.likelihood, "refit.likelihood"),
+            **records.giving({Model: None, Tally: None}).state(self.refit, "refit"),
+        }
+        return {"refit": refit, **records.giving({Refit: None}).state(self)}
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> HessianFreePosterior:
+        """The posterior of a record, around the network it was fitted to; see ``Posterior.of_record``."""
+        fields = records.read(dict[str, Any], record.get("refit"), "refit")
+        survey = records.read(Survey, fields.get("survey"), "refit.survey")
+        likelihood = records.read(Likelihood, fields.get("likelihood"), "refit.likelihood")
+        model = Model(network, survey, likelihood, data)
+        refit = records.giving({Model: model, Tally: Tally()}).read(Refit, fields, "refit")
+        return records.giving({Refit: refit}).read(cls, record, "")
+
+    def check_record(self) -> None:
+        """Refuses parts that do not belong together; see ``Posterior.check_record``."""
+        check_survey(self.refit.model.survey, self.network, self.likelihood)
+        check_shape("the prior", self.refit.prior.shape, (self.network.size,))
+
+    def with_checked_data(self) -> HessianFreePosterior:
+        """The posterior: its covariances are at hand, and no data are asked."""
+        return self
+
     def variances(self, x: InputsLike) -> Variances:
         """Variances of the outputs, unbiased where they come from probes, with their standard errors.
 
@@ -146,10 +186,10 @@ class HessianFreePosterior(NetworkPredictor):
             x: As in ``predict``.
         """
         with torch.no_grad():
-            return self.answers.at(self._inputs(x)).variances
+            return self.covariances.on(self._inputs(x)).variances
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """A forward pass; of ``PreTrained`` fits one for each of them more."""
         mean = self.refit.trained_outputs(inputs).to(self.network.like)
-        covariance = self.answers.at(inputs)
+        covariance = self.covariances.on(inputs)
         return JointMoments(mean, covariance.joint.to(mean)) if joint else Moments(mean, covariance.blocks.to(mean))

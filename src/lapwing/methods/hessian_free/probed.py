@@ -76,11 +76,13 @@ class ProbedCovariance:
             probes: How many are for the approximation.
             noise: Relative error of the responses; what is smaller in ``Ωᵀ Y`` than that is left to the rest.
         """
-        z, y = omega.flatten(1).double(), responses.flatten(1).double()
-        factor = nystrom_factor(z[:probes], y[:probes], noise)
-        rest = y[probes:] - (z[probes:] @ factor) @ factor.mT
         shape = responses.shape[1:]
-        z, rest = z[probes:].view(-1, *shape), rest.view(-1, *shape)
+        signs = omega.flatten(1).double()
+        y = responses.flatten(1).double()
+        factor = nystrom_factor(signs[:probes], y[:probes], noise)
+        left = y[probes:] - (signs[probes:] @ factor) @ factor.mT  # R ω of the other probes
+        z = signs[probes:].view(-1, *shape)
+        rest = left.view(-1, *shape)
         outer = z[..., :, None] * rest[..., None, :]
         blocks = 0.5 * (outer + outer.mT)
         samples = len(z)
@@ -123,7 +125,8 @@ class ProbedCovariance:
             raise UnsupportedError(
                 "probed fits for a joint covariance", "fits that answer for one input each", "fits=Probed()"
             )
-        shape, flat = self.factor.shape[:-1], self.factor.flatten(0, -2)
+        shape = self.factor.shape[:-1]
+        flat = self.factor.flatten(0, -2)
         rest = semidefinite(self.residual).reshape(-1, shape[-1], shape[-1])
         return (flat @ flat.mT + torch.block_diag(*rest)).view(*shape, *shape)
 

@@ -18,14 +18,14 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import opened
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.hessian_free.choices import PerPoint, PreTrained, Probed
+from lapwing.methods.hessian_free.fits import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG
 from lapwing.methods.hessian_free.posterior import HessianFreePosterior
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Responder
 from lapwing.methods.laplace import Laplace, check_same_fit
 from lapwing.priors import Isotropic, Prior
-from lapwing.structures.selection import All, Selection
+from lapwing.structures.weights import All, Selection
 
 
 @final
@@ -132,8 +132,8 @@ class HessianFree:
                 if fitted.data.shared:
                     check_alike(True, checksum(where), "evaluation points")
             with responder.refit.work.shown(progress):
-                answers, linearity = self.fits.answers(responder, where)
-        return HessianFreePosterior(responder.refit, self.prior, answers, linearity, likelihood=self.likelihood)
+                covariances, linearity = self.fits.covariances(responder, where)
+        return HessianFreePosterior(responder.refit, self.prior, covariances, linearity, likelihood=self.likelihood)
 
     def responder(
         self, model: nn.Module, data: Source, *, output: Output = None, unpack: Unpack | None = None

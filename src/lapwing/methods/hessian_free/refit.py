@@ -22,7 +22,7 @@ from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import FunctionOperator, Operator
-from lapwing.methods.hessian_free.regularisers import PIECE, InSample, Regulariser
+from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
 
 SMALL = 4096
 """Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
@@ -145,13 +145,15 @@ class Refit:
             A forward and a backward pass over the data and over the evaluation points for each fit; where centred, one
             more over the data, as a small change keeps its digits where it is taken before it is summed.
         """
-        weights, theta = self.weights(changes), self.trained + changes
-        data, share = self.model.data, 1.0
+        theta = self.trained + changes
+        weights = self.weights(changes)
+        data = self.model.data
+        share = 1.0
         if batch is not None:
             share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
-            along = self._slope(fits, each) if isinstance(fits, InSample) else None
+            along = self._slope(fits, each) if fits.in_sample else None
             slope = self.copies.gradients(weights, each, along=along).double()
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
@@ -162,7 +164,7 @@ class Refit:
         """``∇r`` of each fit at the trained weights, float64."""
         weights = self.network.weights.expand(len(fits), -1)
         total = fits.pull(self.copies, weights)
-        if isinstance(fits, InSample):
+        if fits.in_sample:
             for batch in self.model.data:
                 total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))
             self.model.data.added(total)
@@ -186,6 +188,6 @@ class Refit:
         """The gradient of a batch's losses at the trained weights."""
         return self.copies.gradients(self.network.weights[None], batch)[0].double()
 
-    def _slope(self, fits: InSample, batch: Batch) -> Float[Tensor, "f n *event c"]:
+    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
         """``∂r / ∂f`` at the outputs for a batch."""
         return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar, final
+from typing import ClassVar, TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -32,7 +32,14 @@ class Regulariser(abc.ABC):
         omega: Coefficients of each functional, float64.
     """
 
+    in_sample: ClassVar[bool] = False
+    """Whether it is a function of the outputs at the training data: whether it has a ``slope``."""
+
     omega: Float[Tensor, "f *shape"]
+
+    def slope(self, trained: Float[Tensor, "n *event c"]) -> Float[Tensor, "f n *event c"]:
+        """``∂r / ∂f`` at the outputs for a batch of training examples, where it is a function of them."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.omega)
@@ -98,6 +105,8 @@ class InSample(Regulariser):
     Args:
         signed: Whether the outputs are taken by their absolute values.
     """
+
+    in_sample = True
 
     signed: bool
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
-from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
+from lapwing.methods.hessian_free.inner import Inner, Refitted
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
 
@@ -149,25 +149,25 @@ class Responder:
         """
         reward = self.refit.reward(regulariser)
         scales, start = self._scaled(regulariser, reward)
-        changes, left = self._fitted(regulariser, scales, start)
+        changes, residual = self._fitted(regulariser, scales, start)
         rewards = scales * reward.norm(dim=1)
         worst = rewards.argsort(descending=True)[:CHECKED]
         half = self._fitted(regulariser.take(worst), scales[worst] / 2, changes[:, worst] / 2).changes
-        y = read(self._responses(scales[worst], changes[:, worst])).flatten(1)
+        y = read(self._responses(scales[worst], changes[:, worst])).flatten(1)  # at λ, and at half of it
         z = read(self._responses(scales[worst] / 2, half)).flatten(1)
         work = self.refit.work
         linearity = Linearity(
-            float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max()),
-            len(worst),
-            (float(scales.min()), float(scales.max())),
-            float(left.max()),
-            float(self.refit.gradient.norm() / rewards.min().clamp(min=1e-300)),
-            work.fits,
-            work.gradients,
-            work.products,
+            change=float(((y - z).norm(dim=1) / y.norm(dim=1).clamp(min=1e-300)).max()),
+            checked=len(worst),
+            scale=(float(scales.min()), float(scales.max())),
+            residual=float(residual.max()),
+            gradient=float(self.refit.gradient.norm() / rewards.min().clamp(min=1e-300)),
+            fits=work.fits,
+            gradients=work.gradients,
+            products=work.products,
         )
         check_linear(linearity.change, self.refit.network.like.dtype)
-        if isinstance(self.inner, NewtonCG) and self.refit.centred and linearity.residual > LINEAR:
+        if self.inner.knows_hessian and self.refit.centred and linearity.residual > LINEAR:
             warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
@@ -183,15 +183,16 @@ class Responder:
     ) -> Refitted:
         """δ at every end of each functional, ``[ends, s, d]``; all ends of one go through the same mini-batches."""
         signs = start.new_tensor([1.0, -1.0][: len(start)])
-        runs = list[Refitted]()
+        ends = (len(start), -1)
+        changes = list[Tensor]()
+        residuals = list[Tensor]()
         for rows in self._groups(scales):
             part = regulariser.take(rows.repeat(len(start))).times(torch.outer(signs, scales[rows]).flatten())
             self.refit.work.add(fits=len(part))
-            runs.append(self.inner.solve(self.refit, part, start[:, rows].flatten(0, 1)))
-        changes, left = (
-            torch.cat([end.unflatten(0, (len(start), -1)) for end in ends], 1) for ends in zip(*runs, strict=True)
-        )
-        return Refitted(changes, left)
+            fitted = self.inner.solve(self.refit, part, start[:, rows].flatten(0, 1))
+            changes.append(fitted.changes.unflatten(0, ends))
+            residuals.append(fitted.residual.unflatten(0, ends))
+        return Refitted(torch.cat(changes, 1), torch.cat(residuals, 1))
 
     def _groups(self, scales: Float[Tensor, " s"]) -> tuple[Tensor, ...]:
         """Numbers of the functionals whose fits ``BUDGET`` has room for at a time."""
@@ -202,11 +203,12 @@ class Responder:
         self, regulariser: Regulariser, reward: Float[Tensor, "s d"]
     ) -> tuple[Float[Tensor, " s"], Float[Tensor, "ends s d"]]:
         """λ of each functional, and where its fits start."""
-        refit, start = self.refit, reward.new_zeros(1 + self.antithetic, *reward.shape)
+        refit = self.refit
+        start = reward.new_zeros(1 + self.antithetic, *reward.shape)
         if self.scale is not None:
             return reward.new_full((len(reward),), self.scale), start
         eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
-        if isinstance(self.inner, NewtonCG):
+        if self.inner.knows_hessian:
             groups = self._groups(reward[:, 0])
             refit.work.add(fits=len(reward))
             directions = torch.cat([self.inner.directions(refit, reward[rows]) for rows in groups])

@@ -19,7 +19,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.survey import unwrapped
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
+from lapwing.methods.hessian_free.fits import PerPoint, Probed, Signs
 from lapwing.methods.hessian_free.probed import Variances
 from lapwing.methods.hessian_free.recipe import HessianFree
 from lapwing.methods.hessian_free.responses import Linearity

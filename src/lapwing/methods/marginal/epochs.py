@@ -54,7 +54,7 @@ class Epoch:
 
 
 def lengths(
-    epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, heard: bool = True
+    epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, log_det: bool = True
 ) -> tuple[int, int, int]:
     """All epochs, those on the likelihood alone, and those after them without the log-determinant for the weights.
 
@@ -63,7 +63,7 @@ def lengths(
         warm_up: Or ``None`` for a twentieth, and at least one.
         settle: Or ``None`` for half of what is left.
         steps: Steps in an epoch.
-        heard: Whether the weights are to hear of a log-determinant in the end.
+        log_det: Whether a log-determinant is in the loss of the weights in the end.
 
     Raises:
         ConfigError: If a part after one of these would have no epoch.
@@ -72,7 +72,8 @@ def lengths(
         >>> lengths(None, None, None, steps=1)
         (2000, 100, 950)
     """
-    epochs = max(EPOCHS, -(-STEPS // steps)) if epochs is None else epochs
+    if epochs is None:
+        epochs = max(EPOCHS, math.ceil(STEPS / steps))
     check_count("epochs", epochs, usual=200)
     warm_up = min(max(1, epochs // 20), epochs - 1) if warm_up is None else warm_up
     if not 0 <= warm_up < epochs:
@@ -80,7 +81,7 @@ def lengths(
             "at least one epoch after the warm-up", f"epochs={epochs}, warm_up={warm_up}", "epochs=200, warm_up=10"
         )
     settle = (epochs - warm_up) // 2 if settle is None else settle
-    if heard and warm_up + settle >= epochs:
+    if log_det and warm_up + settle >= epochs:
         raise ConfigError(
             "epochs beyond warm_up and settle, in which the log-determinant is in the loss of the weights",
             f"epochs={epochs}, warm_up={warm_up}, settle={settle}",

@@ -57,7 +57,9 @@ class Hyperparameters(nn.Module):
         self, prior: Prior, likelihood: Likelihood, layout: Layout, like: Tensor, *, noise: bool = True
     ) -> None:
         super().__init__()
-        self._prior, self.reference, self.layout = prior, likelihood, layout
+        self._prior = prior
+        self.reference = likelihood
+        self.layout = layout
         if isinstance(prior, GPrior):
             raise ConfigError(
                 "a prior that does not follow the curvature while weights are trained",
@@ -67,12 +69,12 @@ class Hyperparameters(nn.Module):
         group, groups = prior.groups(layout)
         self.group = group.to(like.device)
         self.sizes = torch.bincount(self.group, minlength=groups).double()
-        self.noisy = noise and likelihood.noise is not None
+        self.learns_noise = noise and likelihood.noise is not None
         self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(like.device))
         self.own_noises = own_noises(likelihood)
         shape = () if self.own_noises is None else self.own_noises.shape
         zeros = torch.zeros(shape, dtype=torch.float64, device=like.device)
-        self.log_noise = nn.Parameter(zeros, requires_grad=self.noisy)
+        self.log_noise = nn.Parameter(zeros, requires_grad=self.learns_noise)
 
     @property
     def prior(self) -> Prior:
@@ -130,7 +132,7 @@ class Hyperparameters(nn.Module):
     def move_to(self, prior: Prior, likelihood: Likelihood) -> None:
         """Go to other values."""
         self.log_precisions.copy_(prior.precisions(self.layout).log())
-        if not self.noisy:
+        if not self.learns_noise:
             return
         if self.own_noises is None:
             self.log_noise.fill_(math.log(likelihood.noise_over(self.reference) or 1.0))
@@ -197,7 +199,7 @@ class ByEvidence(Updates):
     at: At = "weights"
 
     def __post_init__(self) -> None:
-        check_kind("structure=", self.structure, (*get_args(Structure), type(None)), "KFAC() or None")
+        check_kind("structure=", self.structure, (Structure, type(None)), "KFAC() or None")
         check_option("at", self.at, get_args(At))
         check_count("every", self.every)
 
@@ -216,18 +218,23 @@ class ByEvidence(Updates):
                 "marginal.end_of_epoch(loader), or updates=ByGradient(start=None)",
             )
         recipe = Laplace(hyper.likelihood, prior=hyper.prior)
-        view, beyond = ("weights", KFAC()) if self.at == "mode" else ("auto", Auto())
-        try:
-            structure = Full(view=view, max_flops=AFFORDABLE) if self.structure is None else self.structure
-            posterior = fit(replace(recipe, structure=structure))
-        except TooLargeError:
-            if self.structure is not None:
-                raise
-            posterior = fit(replace(recipe, structure=beyond))
-        method = EvidenceGradient(noise=hyper.noisy, at=self.at)
+        if self.structure is not None:
+            posterior = fit(replace(recipe, structure=self.structure))
+        else:
+            posterior = self._fitted_if_affordable(recipe, fit)
+        method = EvidenceGradient(noise=hyper.learns_noise, at=self.at)
         one_factor = hyper.own_noises is None  # for the noise of all outputs; ``tune`` chooses one for each
         tuned = method.tune(posterior, False) if one_factor else tune(posterior, method)
         hyper.move_to(tuned.prior, tuned.likelihood)
+
+    def _fitted_if_affordable(self, recipe: Laplace, fit: Callable[[Laplace], Posterior]) -> Posterior:
+        """The posterior in full where ``Auto`` would afford that, else in a structure it affords."""
+        at_mode = self.at == "mode"
+        full = Full(view="weights" if at_mode else "auto", max_flops=AFFORDABLE)
+        try:
+            return fit(replace(recipe, structure=full))
+        except TooLargeError:
+            return fit(replace(recipe, structure=KFAC() if at_mode else Auto()))
 
 
 @final

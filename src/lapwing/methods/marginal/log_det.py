@@ -123,7 +123,8 @@ class Gram(LogDeterminant):
 
     def ratio(self, batch: MiniBatch, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """Exact for the batch; see ``LogDeterminant.ratio``."""
-        number, size = math.prod(batch.live.cotangents.shape[:2]), batch.live.network.size
+        number = math.prod(batch.live.cotangents.shape[:2])
+        size = batch.live.network.size
         needed = torch.float64.itemsize * (number * size + min(number, size) ** 2)
         if needed > self.max_bytes:
             raise TooLargeError(
@@ -184,20 +185,22 @@ class StochasticLanczos(LogDeterminant):
 
     def ratio(self, batch: MiniBatch, generator: torch.Generator | None = None) -> Float[Tensor, ""]:
         """Value and gradient, each unbiased for those of the batch; see ``LogDeterminant.ratio``."""
-        live, share = batch.live, batch.share
-        rows, like = live.cotangents.shape[:2], live.network.like.detach()
+        live = batch.live
+        rows = live.cotangents.shape[:2]
+        like = live.network.like.detach()
         with torch.no_grad():
             operator = inner_operator(batch)
             value = log_determinant(operator, samples=self.samples, steps=self.steps, generator=generator).value
             z = probes.rademacher((rows.numel(), self.samples), like=like, generator=generator)
             w = conjugate_gradients(operator, z, rtol=self.rtol).value
         roots = batch.roots[:, None, None]
-        left, right = (live.pull(roots.to(block) * block.unflatten(0, rows)) for block in (z, w))
         deviations = batch.hyper.deviations(like)
-        products = [
-            ((a * deviations).double() * (b * deviations).double()).sum() for a, b in zip(left, right, strict=True)
-        ]
-        moving = share * torch.stack(products).mean()
+        left = live.pull(roots.to(z) * z.unflatten(0, rows))
+        right = live.pull(roots.to(w) * w.unflatten(0, rows))
+        products = list[Tensor]()
+        for a, b in zip(left, right, strict=True):
+            products.append(((a * deviations).double() * (b * deviations).double()).sum())
+        moving = batch.share * torch.stack(products).mean()
         return value + moving - moving.detach()
 
 

@@ -117,8 +117,13 @@ class MarginalLikelihood:
             raise ConfigError(
                 "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
             )
-        self.model, self.data_size, self.log_det, self.updates = model, data_size, log_det, updates
-        self.warm_up, self.settle, self.generator = warm_up, settle, generator
+        self.model = model
+        self.data_size = data_size
+        self.log_det = log_det
+        self.updates = updates
+        self.warm_up = warm_up
+        self.settle = settle
+        self.generator = generator
         self.output = output
         self._unpack = unpack
         self.history: list[Epoch] = []
@@ -190,28 +195,36 @@ class MarginalLikelihood:
         """
         like = like_of(self._module)
         assert like is not None  # a network without weights is refused where this is made
-        inputs, labels = place(x, like), y.to(like.device)
+        inputs = place(x, like)
+        labels = y.to(like.device)
         examples = count(inputs)
         if examples > self.data_size:
             expected = f"a batch of at most data_size={self.data_size} examples"
             raise DataError(expected, f"{examples}", "data_size=len(dataset)")
-        share, ratio, norm = self.data_size / examples, None, None
+        share = self.data_size / examples
+        norm = None
+        ratio = None
         with torch.enable_grad():
             if self.warming_up:
                 outputs = self._hyper.reference.canonical(call(self.model, {}, inputs, output=self.output))
                 targets = self._hyper.reference.canonical_targets(outputs.detach(), labels)
                 self._hyper.reference.check(outputs.detach(), targets)
-                loss = nll = share * self._hyper.nll(outputs, targets)
+                nll = share * self._hyper.nll(outputs, targets)
+                loss = nll
             else:
                 network = live(self._module, output=self.output)
                 batch = LiveBatch(network, self._hyper.reference, inputs, labels)
                 nll = share * self._hyper.nll(batch.outputs, batch.targets)
-                norm, ratio = self._hyper.square_norm(network.layout.flatten(network.params)), self._ratio(batch)
-                loss = nll + 0.5 * norm + (0.0 if ratio is None else 0.5 * ratio)
+                norm = self._hyper.square_norm(network.layout.flatten(network.params))
+                ratio = self._ratio(batch)
+                loss = nll + 0.5 * norm
+                if ratio is not None:
+                    loss = loss + 0.5 * ratio
         finite_evidence(loss.item(), "negative log marginal likelihood of a batch")
         log_det_prior = self._hyper.log_det_prior().item()
         log_prior = math.nan if norm is None else 0.5 * (log_det_prior - norm.item()) - self._constant
-        self._terms.append((nll.item(), log_prior, math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)))
+        half_log_det = math.nan if ratio is None else 0.5 * (ratio.item() + log_det_prior)
+        self._terms.append((nll.item(), log_prior, half_log_det))
         return loss
 
     @default_device_aside()
@@ -241,8 +254,18 @@ class MarginalLikelihood:
             self.updates.end_of_epoch(self.epoch + 1 - self.warm_up, self._hyper, fit)
         precisions = tuple(self.prior.precisions(self._hyper.layout).tolist())
         noise = self.likelihood.noise_precision
-        nll, log_prior, half = (fmean(term) for term in zip(*self._terms, strict=True))
-        record = Epoch(nll, log_prior, half, nll - log_prior + half - self._constant, precisions, noise, warm)
+        nll = fmean(terms[0] for terms in self._terms)
+        log_prior = fmean(terms[1] for terms in self._terms)
+        half_log_det = fmean(terms[2] for terms in self._terms)
+        record = Epoch(
+            nll=nll,
+            log_prior=log_prior,
+            half_log_det=half_log_det,
+            total=nll - log_prior + half_log_det - self._constant,
+            prior_precision=precisions,
+            noise_precision=noise,
+            warm_up=warm,
+        )
         self.history.append(record)
         self._terms.clear()
         return record

@@ -128,8 +128,8 @@ def train_marginal(
         check_optimiser(optimiser, "optimiser=lambda parameters: torch.optim.SGD(parameters, lr=1e-2)")
     module, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
-    steps, heard = sum(1 for _ in read), log_det is not None
-    epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, heard=heard)
+    steps = sum(1 for _ in read)
+    epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, log_det=log_det is not None)
     with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,

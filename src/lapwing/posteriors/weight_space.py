@@ -1,0 +1,308 @@
+"""The posterior over the weights, with a structured precision: N(θ*, Λ⁻¹), Λ = s G + A."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.curvature.gram import joint
+from lapwing.curvature.head import basis, spectra
+from lapwing.curvature.sums import Held
+from lapwing.curvature.variance import CHEAPER, Propagation
+from lapwing.ground import probes
+from lapwing.ground.data.inputs import Inputs, InputsLike
+from lapwing.ground.data.sources import Data
+from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.files.archive import Json
+from lapwing.ground.files.records import REPAIR, Records
+from lapwing.ground.progress import Bar, working
+from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods.base import at_places
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import NewtonStep
+from lapwing.linear.log_det_ratio import Complexity, complexity_of
+from lapwing.posteriors.exact import ExactPosterior
+from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.rounding import warn_of_rounding
+from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
+
+logger = logging.getLogger(__name__)
+
+JACOBIAN = 2**31
+"""Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
+
+DRAWS = 64
+"""Draws of the weights that outputs are known by where it would take more."""
+
+BLOCK = 2**28
+"""Bytes that draws made at a time may take (256 MiB)."""
+
+COPIES = 4
+"""Float64 copies of a draw that are made on the way."""
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class WeightPosterior(ExactPosterior):
+    """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
+
+    Args:
+        held: The curvature G.
+    """
+
+    held: Held
+
+    def __repr__(self) -> str:
+        more, less = self.precision_error
+        known = super().__repr__()
+        if not (more or less):
+            return known
+        return (
+            f"{known[:-1]}, precision at most {more:.2g} too large and {less:.2g} too small, in 1 / weight², by rank=)"
+        )
+
+    def record(self, records: Records, *, training_inputs: bool = False) -> Json:
+        """See ``Posterior.record``."""
+        curvature = records.state(self.held, "curvature")
+        return self._fields_record(records.giving({Held: None})) | {"curvature": curvature}
+
+    @classmethod
+    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> WeightPosterior:
+        """See ``Posterior.of_record``."""
+        curvature = records.read(Held, record.get("curvature"), "curvature")
+        return super().of_record(record, records.giving({Held: curvature}), network, data)
+
+    def check_record(self) -> None:
+        """See ``Posterior.check_record``."""
+        super().check_record()
+        d = self.network.size
+        check_shape("the curvature", self.held.operator.shape, (d, d))
+        blocks = len(self.held.operator.blocks) if isinstance(self.held.operator, BlockDiagonal) else 0
+        names = {name for part in self.held.partition for name in part}
+        if len(self.held.partition) != blocks or (names and names != set(self.network.names)):
+            raise DataError(f"parameters of {blocks} blocks", f"{len(self.held.partition)} groups of others", REPAIR)
+
+    @property
+    def precision_error(self) -> tuple[float, float]:
+        """By how much Λ is at most too large and too small, where ``KFAC`` holds factors by their leading eigenpairs.
+
+        Beside the smallest prior precision α that makes variances too small by at most a factor ``1 + a / α`` and too
+        large by at most ``1 + b / α``.
+
+        Returns:
+            a and b in 1 / weight², 0 where Λ is exact.
+        """
+        too_large = 0.0
+        too_small = 0.0
+        blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
+        for block in blocks:
+            if isinstance(block, Kronecker):
+                more, less = factor_error(*block.bases)
+                too_large = max(too_large, float(block.scale) * more)
+                too_small = max(too_small, float(block.scale) * less)
+        return self.noise_scale * too_large, self.noise_scale * too_small
+
+    @working("sample")
+    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+        """See ``Posterior.sample``; W is the operator's own inverse root."""
+        probes.check_draws(samples, generator)
+        return self.network.weights + self._deviations(samples, generator).mT
+
+    def _deviations(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "d k"]:
+        """``W ε`` for some ε, one a column."""
+        weights = self.network.weights
+        operator = self.precision.operator
+        epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
+        return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
+
+    @cached_property
+    def precision(self) -> Held:
+        """The posterior precision Λ = s G + A.
+
+        Warns:
+            ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
+        """
+        curvature = self.held.operator
+        if self.noise_scale != 1.0:
+            curvature = curvature.scaled(self.noise_scale)
+        if isinstance(curvature, Dense):
+            warn_of_rounding(curvature, float(self.prior_diagonal.min()))
+        precisions = self.prior_precisions
+        if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
+            return Held(curvature.shifted(float(precisions)), self.held.partition)
+        prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
+        return Held(curvature.plus_diagonal(prior.values), self.held.partition)
+
+    @property
+    def precision_operator(self) -> Structured:
+        """The posterior precision Λ as an operator."""
+        return self.precision.operator
+
+    @cached_property
+    def mode_shift(self) -> NewtonStep | None:
+        """How the mode of the linear model moves with prior and noise; ``None`` where no score was kept."""
+        if self.totals.score is None:
+            return None
+        layout = self.network.uncertain
+        device = self.network.like.device
+        dtype = self.held.operator.dtype
+        relative = self.prior.relative(layout)
+        return NewtonStep(
+            self.held.operator,
+            self.totals.score.to(dtype),
+            self.network.weights.to(dtype),
+            self.prior.groups(layout)[0].to(device),
+            None if relative is None else relative.to(device),
+        )
+
+    @property
+    def _curvature(self) -> Held:
+        return self.held
+
+    def _complexity(self) -> Complexity:
+        layout = self.network.uncertain
+        return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+
+    @property
+    def wide(self) -> bool:
+        """See ``Posterior.wide``."""
+        return self.model.many and self.leaves_out_correlations
+
+    @property
+    def leaves_out_correlations(self) -> bool:
+        """Whether the precision is that of independent layers or weights."""
+        return isinstance(self.held.operator, BlockDiagonal | Diagonal)
+
+    def _moments(
+        self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
+    ) -> Sequence[Moments | WideMoments]:
+        propagation = Propagation(self.model, tuple(choice.precision for choice in choices))
+        if self.survey.head and self.leaves_out_correlations:
+            outputs = wide_moments(propagation, inputs, places)
+            return outputs if self.wide else [each.written for each in outputs]
+        if self._by_draws:
+            return [choice._moments_by_draws(inputs, places) for choice in choices]
+        mean, covariances = propagation.moments(inputs, places)
+        return [Moments(mean, covariance) for covariance in covariances]
+
+    @property
+    def _by_draws(self) -> bool:
+        """Whether the Jacobian of one example is too large to be made, layer by layer as it would be."""
+        if self.survey.head:
+            return False
+        return self.survey.bytes(self.model.event[-1], self.network.like.itemsize) > JACOBIAN
+
+    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> FactorMoments:
+        """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
+
+        Args:
+            inputs: n examples.
+            places: As for ``Propagation.moments``.
+
+        Cost:
+            About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
+        """
+        outputs = self.model.event[-1]
+        needed = self.survey.bytes(outputs, self.network.like.itemsize) >> 20
+        words = (
+            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, with a "
+            "relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
+        )
+        logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
+        generator = torch.Generator().manual_seed(0)
+        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
+        mean = self.network.like
+        columns = list[Tensor]()
+        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
+            for first in range(0, DRAWS, together):
+                deviations = self._deviations(min(together, DRAWS - first), generator)
+                mean, moved = self.pushed(inputs, deviations)
+                columns += [at_places(column, places) for column in moved.unbind(-1)]
+                bar.update(moved.shape[-1])
+        return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
+
+    @undisturbed()
+    @working("predict")
+    def outputs_at(
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+    ) -> Sequence[Moments | WideMoments]:
+        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
+        inputs = self._inputs(x)
+        with torch.no_grad():
+            return self._moments(inputs, choices, places)
+
+    def _joint_moments(self, inputs: Inputs) -> JointMoments:
+        if len(set(self.held.partition)) < len(self.held.partition):
+            outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
+            raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
+        if self._by_draws:
+            drawn = self._moments_by_draws(inputs)
+            rows = drawn.factor.flatten(0, -2)
+            covariance = (rows @ rows.mT).view(*drawn.mean.shape, *drawn.mean.shape)
+            return JointMoments(drawn.mean, covariance, drawn.factor)
+        mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
+        return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+
+def wide_moments(
+    propagation: Propagation, inputs: Inputs, places: Int[Tensor, " p"] | None = None
+) -> list[BasisMoments]:
+    """Outputs of a head, whose covariances at all positions have the same eigenvectors, under each precision.
+
+    Args:
+        propagation: Carries the weights' Gaussian to the outputs.
+        inputs: n examples.
+        places: As for ``Propagation.moments``.
+
+    Cost:
+        A forward pass; for each precision a product as large as that of the last layer.
+    """
+    network = propagation.model.network
+    means = list[Tensor]()
+    eigenvalues = [list[Tensor]() for _ in propagation.precisions]
+    for part in propagation.passes(inputs):
+        mean = at_places(part.outputs, places)
+        means.append(mean)
+        of_each = spectra(part.head, propagation.precisions, network, places)
+        for values, found in zip(eigenvalues, of_each, strict=True):
+            values.append(found.view_as(mean))
+    mean = torch.cat(means)
+    eigenvectors = basis(propagation.precisions[0], network)
+    moments = list[BasisMoments]()
+    for values in eigenvalues:
+        moments.append(BasisMoments(mean, torch.cat(values), *eigenvectors))
+        values.clear()  # what was put together is let go of, precision by precision
+    return moments
+
+
+def factor_error(left: Eigenbasis, right: Eigenbasis) -> tuple[float, float]:
+    """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
+
+    Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,
+
+        a = ρ_L t_R + ρ_R t_L + ρ_L ρ_R,   b = t_L t_R - λ_L λ_R,   t = λ + error for the largest λ.
+
+    Returns:
+        a and b, 0 for factors that are exact.
+    """
+    lambda_left = largest_eigenvalue(left)
+    lambda_right = largest_eigenvalue(right)
+    t_left = lambda_left + left.error
+    t_right = lambda_right + right.error
+    a = left.rest * t_right + right.rest * t_left + left.rest * right.rest
+    b = t_left * t_right - lambda_left * lambda_right
+    return a, b
+
+
+def largest_eigenvalue(factor: Eigenbasis) -> float:
+    """λ, 0 of a factor without any."""
+    return float(factor.values.max()) if factor.values.numel() else 0.0

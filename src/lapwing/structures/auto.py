@@ -1,0 +1,150 @@
+"""The structure that is picked where nobody picks one."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+
+from lapwing.curvature.ggn import GGN, Hessian, MCFisher
+from lapwing.ground.data.inputs import count
+from lapwing.jacobian.products.forms import multiplications
+from lapwing.posteriors import Posterior
+from lapwing.priors import DiagonalPrior, GPrior
+from lapwing.structures.base import DRAWS, EXACT, FitTask, Structure
+from lapwing.structures.diagonal import Diagonal
+from lapwing.structures.full import Full, flops
+from lapwing.structures.kfac import KFAC
+
+logger = logging.getLogger(__name__)
+
+AFFORDABLE = 1e11
+"""Operations the full covariance may take where nobody asked for it by name: about 2200 weights or training outputs."""
+
+MANY = 1.2e12
+"""Multiplications that backward passes for the outputs may take where nobody asked for them by name."""
+
+FEW = 8
+"""Outputs for which they are never too many: the sums over the data take as long."""
+
+BACKWARD = 3
+"""Forward passes that a backward pass takes, with the second moments of its gradients."""
+
+
+@final
+@dataclass(frozen=True)
+class Auto(Structure):
+    """Picks Full where one of its views takes at most 10¹¹ operations, KFAC beyond; logs what it picked.
+
+    The rule, ``structures.full.flops``: ``2 m² r + 9 m³`` for a matrix of m rows beside r of the other kind, seconds of
+    a core. The view over the d weights comes first, since it answers everything: up to about 2200. Where that takes
+    more, the view over the nc training outputs: few data, many weights. Either takes at most about 120 MB.
+
+    Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. Where backward
+    passes for more than 8 outputs would take more than 1.2·10¹² multiplications, minutes of a core, labels are sampled
+    in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
+    same structure everywhere.
+
+    Args:
+        max_flops: Operations that Full may take.
+        max_passes: Multiplications that the backward passes of the exact GGN may take.
+
+    Example:
+        >>> import torch
+        >>> import lapwing as lw
+        >>> for inputs, outputs in ((2, 3), (100, 50)):
+        ...     model, x = torch.nn.Linear(inputs, outputs), torch.randn(60, inputs)
+        ...     type(lw.Laplace(lw.Gaussian(), structure=Auto()).fit(model, (x, torch.randn(60, outputs)))).__name__
+        'WeightPosterior'
+        'WeightPosterior'
+    """
+
+    max_flops: float = field(default=AFFORDABLE, repr=False)
+    max_passes: float = field(default=MANY, repr=False)
+
+    def fit(self, task: FitTask) -> Posterior:
+        """The posterior of a task in the structure picked."""
+        picked = self.pick(task)
+        task = replace(task, structure=picked)
+        in_full = isinstance(picked, Full)
+        if in_full or task.model.data.shared:
+            return picked.fit(task)
+        return picked.fit(with_sampled_labels(task, self.max_passes))
+
+    def pick(self, task: FitTask) -> Full | KFAC | Diagonal:
+        """The structure for a task; the data are counted until neither view is affordable."""
+        network = task.model.network
+        weights = network.size
+        outputs, over_weights, over_functions = counted(task, self.max_flops)
+        if over_weights <= self.max_flops:
+            picked = Full(view="weights")
+        elif over_functions <= self.max_flops:
+            picked = Full(view="functions")
+        elif network.index is not None or isinstance(task.prior, DiagonalPrior | GPrior):
+            picked = Diagonal()
+        else:
+            picked = KFAC()
+        words = (
+            "Auto picked %s: in full %d weights would take %.2g operations, %d training outputs or more %.2g, and it "
+            "affords %.2g"
+        )
+        logger.info(words, picked, weights, over_weights, outputs, over_functions, self.max_flops)
+        return picked
+
+
+def counted(task: FitTask, affordable: float) -> tuple[int, float, float]:
+    """Training outputs, and what the full covariance takes over the weights and over them, in operations.
+
+    The data are counted until neither is affordable; outputs are then at least as many. Over the outputs it takes
+    infinitely many where that view does not know the prior or the curvature, or processes share the data.
+
+    Args:
+        task: What is to be fitted.
+        affordable: Operations that it may take.
+    """
+    data = task.model.data
+    weights = task.model.network.size
+    groups = task.prior.groups(task.model.network.uncertain)[1]
+    known_over_functions = not isinstance(task.prior, DiagonalPrior) and not isinstance(task.curvature, Hessian)
+    outputs = 0
+    over_weights = 0.0
+    over_functions = 0.0
+    for examples in [data.span[1]] if data.shared else map(len, data):
+        outputs += examples * task.model.width
+        over_weights = flops(weights, outputs)
+        over_functions = math.inf
+        if known_over_functions and not data.shared:
+            over_functions = flops(outputs, weights, groups)
+        if min(over_weights, over_functions) > affordable:
+            break
+    return outputs, over_weights, over_functions
+
+
+def with_sampled_labels(task: FitTask, most: float = MANY) -> FitTask:
+    """The task, with labels sampled where the backward passes of the exact GGN would be too many; says how many.
+
+    Args:
+        task: What is to be fitted, layer by layer or weight by weight.
+        most: Multiplications that the backward passes may take.
+
+    Cost:
+        A forward pass of one example where there are more than ``FEW`` outputs, to count what it takes.
+    """
+    model = task.model
+    passes = model.width if model.width <= EXACT else DRAWS
+    if model.survey.head or not isinstance(task.curvature, GGN) or passes <= FEW:
+        return task
+    first = model.data.first()
+    operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
+    if operations <= most:
+        return task
+    words = (
+        "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "
+        "takes one. structure=KFAC() is exact, curvature=MCFisher(16) closer to it"
+    )
+    logger.warning(words, operations, passes)
+    generator = task.generator or torch.Generator().manual_seed(0)
+    return replace(task, curvature=MCFisher(), generator=generator)

@@ -1,0 +1,148 @@
+"""What a structure is, and what it is given to fit."""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, final
+
+import torch
+
+from lapwing.curvature.fold import Fold, Totals
+from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, Noise, chunk_size, sweep
+from lapwing.curvature.sums import DiagonalSum
+from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.model import Model
+from lapwing.posteriors import Posterior, WeightPosterior
+from lapwing.priors import GPrior, Prior
+
+logger = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Posterior)
+
+EXACT = 1024
+"""Most outputs of an example, over its positions, for which each has a backward pass of its own; more have draws."""
+
+DRAWS = 64
+"""Of those an example, each of all its outputs together."""
+
+
+class Structure(abc.ABC):
+    """How the posterior is held, and what it takes to compute it in that form."""
+
+    @abc.abstractmethod
+    def fit(self, task: FitTask) -> Posterior:
+        """The posterior of a task in this structure."""
+
+
+@final
+@dataclass(frozen=True)
+class StructureFit:
+    """How a posterior was fitted; see ``posteriors.base.Fit``.
+
+    Args:
+        structure: The structure, the one that was picked in place of ``Auto``.
+        curvature: Which matrix.
+    """
+
+    structure: Structure
+    curvature: Curvature
+
+    def again(self, model: Model, prior: Prior) -> Posterior:
+        """The posterior of a model under a prior; draws of a curvature are the same at every call."""
+        return self.structure.fit(FitTask(model, prior, self.curvature, seeded_by_data(model), self.structure))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FitTask:
+    """Everything a structure needs to compute a posterior.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        prior: p(θ).
+        curvature: Which matrix.
+        generator: Source of randomness of the curvature.
+        structure: The structure that computes it, where the posterior is to know how it was fitted.
+    """
+
+    model: Model
+    prior: Prior
+    curvature: Curvature
+    generator: torch.Generator | None
+    structure: Structure | None = None
+
+    def summed(self, total: Accumulator) -> WeightPosterior:
+        """A posterior over the weights from one sweep over the data."""
+        totals = sweep(self.model, self.curvature, total, generator=self.generator)
+        posterior = self.posterior(WeightPosterior, totals, total.result())
+        many_labels = self.model.many and self.model.likelihood.labels
+        if many_labels and posterior.wide:
+            return posterior.with_link("probit")
+        return posterior
+
+    def affordable(self) -> FitTask:
+        """The task, its curvature by ``DRAWS`` draws of N(0, B) where an example has more than ``EXACT`` outputs."""
+        model = self.model
+        if not isinstance(self.curvature, GGN) or model.survey.head or model.width <= EXACT:
+            return self
+        words = (
+            "%d outputs an example: the curvature from %d draws of N(0, B), in place of a backward pass for each; "
+            "relative standard error of its diagonal %.2g / √(examples)"
+        )
+        logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
+        generator = self.generator or seeded_by_data(model)
+        return replace(self, curvature=Noise(DRAWS), generator=generator)
+
+    def with_prior_scale(self) -> FitTask:
+        """The task with a prior that knows its scale: diag(M), exact from layer factors or from noise.
+
+        A prior that knows it already, or has none, stays as it is.
+
+        Cost:
+            A sweep over the data, with a backward pass for each output, or each sample of the prior.
+        """
+        prior = self.prior
+        if not isinstance(prior, GPrior) or prior.scale is not None:
+            return self
+        total = DiagonalSum(self.model.network)
+        curvature = GGN() if prior.samples is None else Noise(prior.samples)
+        sweep(self.model, curvature, total, generator=self.generator)
+        diagonal = total.result().operator.diagonal()
+        return replace(self, prior=prior.scaled_by(diagonal, self.model.network.uncertain))
+
+    def totals(self) -> Totals:
+        """Sums over the data at the trained weights, from one pass of forward passes."""
+        return Fold(self.model, chunk_size(self.model, self.curvature), graph=False).totals()
+
+    def posterior(self, kind: Callable[..., P], totals: Totals, *own: Any, partial: bool = False) -> P:
+        """A posterior of this kind, with what it alone holds."""
+        return kind(
+            self.model,
+            self.prior,
+            totals,
+            *own,
+            likelihood=self.model.likelihood,
+            noise_fixed=isinstance(self.curvature, EmpiricalFisher),
+            partial=partial,
+            fitted_by=None if self.structure is None else StructureFit(self.structure, self.curvature),
+        )
+
+
+def seeded_by_data(model: Model) -> torch.Generator:
+    """A generator of the network's device that is the same for the same data."""
+    return torch.Generator(model.network.like.device).manual_seed(model.data.span[0])
+
+
+def check_products(task: FitTask) -> None:
+    """Refuse a curvature whose products are not those of the generalised Gauss-Newton matrix.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    if not isinstance(task.curvature, GGN):
+        raise UnsupportedError(
+            "the generalised Gauss-Newton matrix for products", f"{task.curvature}", "curvature=GGN()"
+        )

@@ -1,1 +1,0 @@
-"""The tangent kernel from a few landmarks: which, what they span, and when to stop adding data."""

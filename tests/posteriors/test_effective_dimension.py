@@ -1,0 +1,103 @@
+"""Effective dimensions from draws: unbiased in every group, with the variances they are said to have."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lapwing.linalg import Diagonal
+from lapwing.linear.model import Matrix
+from lapwing.linear.problem import Problem
+from lapwing.posteriors.effective_dimension import LEAST, Dimensions, by_draws, output_squares, weights_are_better
+from tests.posterior_cases import normal
+
+GROUP = torch.tensor([0, 1, 0, 1, 1, 0])
+SIZES = torch.tensor([3.0, 3.0]).double()
+SAMPLES = 40_000
+
+
+def made(prior: tuple[float, float], scale: float = 1.7) -> tuple[Problem, Tensor, Tensor]:
+    """A problem, its covariance, and draws."""
+    rows = normal(9, 6) * torch.logspace(-1, 1, 6).double()
+    problem = Problem.of(Matrix(rows), Diagonal(torch.tensor(prior).double()[GROUP] * torch.linspace(0.5, 2, 6)), scale)
+    covariance = torch.linalg.inv(problem.precision.dense())
+    return problem, covariance, torch.linalg.cholesky(covariance) @ normal(6, SAMPLES, seed=1)
+
+
+def told(problem: Problem, draws: Tensor, group: Tensor, estimator: Any = "auto") -> Dimensions:
+    def squares() -> Tensor:
+        return problem.scale * output_squares(problem, draws, group, int(group.max()) + 1)
+
+    return by_draws(draws, problem.prior.values, group, squares, estimator)
+
+
+def summed(values: Tensor) -> Tensor:
+    return torch.zeros(2).double().index_add(0, GROUP, values)
+
+
+@pytest.mark.parametrize("estimator", ["outputs", "weights", "auto"])
+@pytest.mark.parametrize("prior", [(30.0, 30.0), (0.1, 300.0)])
+def test_every_group_is_without_bias(prior: tuple[float, float], estimator: Any) -> None:
+    problem, covariance, draws = made(prior)
+    gamma = summed((problem.scale * problem.curvature.dense() @ covariance).diagonal())
+    torch.testing.assert_close(gamma, summed(1 - problem.prior.values * covariance.diagonal()))
+    found = told(problem, draws, GROUP, estimator)
+    assert bool(((found.groups - gamma).abs() < 4.5 * found.errors).all())
+    assert abs(float(found.groups.sum() - gamma.sum())) < 4.5 * found.error
+    assert bool((found.errors < 0.05).all()) and found.error < 0.05
+
+
+@pytest.mark.parametrize("precision", [1e-2, 10.0, 1e4])
+def test_the_errors_are_those_of_the_theory_and_the_smaller_is_chosen(precision: float) -> None:
+    """``2 Σ γ_i²`` and ``2 Σ (1 - γ_i)²`` over the directions."""
+    problem, covariance, draws = made((precision, precision))
+    each = torch.linalg.eigvals(problem.scale * problem.curvature.dense() @ covariance).real
+    one = torch.zeros(6, dtype=torch.long)
+    outputs, weights, auto = (told(problem, draws, one, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
+    for found, rest in ((outputs, each), (weights, 1 - each)):
+        assert found.error == pytest.approx(math.sqrt(2 * float(rest.square().sum()) / SAMPLES), rel=0.05)
+        assert found.error == pytest.approx(float(found.errors), rel=1e-9)
+    assert auto.error == min(outputs.error, weights.error) < max(outputs.error, weights.error)
+
+
+def test_each_group_has_its_own_choice() -> None:
+    problem, _, draws = made((1e-3, 1e4))
+    outputs, weights, auto = (told(problem, draws, GROUP, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
+    assert float(auto.errors[0]) == float(weights.errors[0]) < float(outputs.errors[0])
+    assert float(auto.errors[1]) == float(outputs.errors[1]) < float(weights.errors[1])
+
+
+@pytest.mark.parametrize("precision", [1e-3, 10.0, 1e4])
+def test_one_draw_has_no_error_and_is_chosen_for_by_what_it_says(precision: float) -> None:
+    problem, _, draws = made((precision, precision))
+    outputs, weights, auto = (told(problem, draws[:, :1], GROUP, it) for it in ("outputs", "weights", "auto"))  # type: ignore[arg-type]
+    assert torch.equal(auto.groups, torch.where(outputs.groups > 1.5, weights.groups, outputs.groups))
+    assert auto.error == 0.0 and not auto.errors.any()
+
+
+def test_estimates_stay_inside_the_group() -> None:
+    problem, _, draws = made((1.0, 1.0))
+    least, most = (told(problem, draws[:, :4] * size, GROUP, "weights") for size in (1e3, 1e-9))
+    assert least.groups.tolist() == [LEAST, LEAST] and most.groups.tolist() == [3 - LEAST, 3 - LEAST]
+
+
+def test_exact_ones_have_no_error() -> None:
+    exact = Dimensions.exact(SIZES)
+    assert exact.error == 0.0 and exact.errors.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("samples", [8, 64])
+def test_chance_does_not_choose(samples: int) -> None:
+    """Draws of equal spread but for a factor: one within chance is no reason, one beyond it is."""
+    values = normal(1, samples)
+    values = (values - values.mean()) / values.std()
+    chance = math.exp(2 / (samples - 1) ** 0.5)
+    for factor, expected in ((0.8 * chance, True), (1.25 * chance, False), (0.8 / chance, True)):
+        found = weights_are_better(values + 7.0, factor * values + 7.0, torch.tensor([10.0]).double())
+        assert found.tolist() == [expected]
+        found = weights_are_better(values + 3.0, values / factor + 3.0, torch.tensor([10.0]).double())
+        assert found.tolist() == [not expected]
