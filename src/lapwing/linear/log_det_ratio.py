@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
@@ -29,24 +29,6 @@ ROUNDING = 1e-14
 
 TERMS = 64
 """Terms of a sum of few, whose rounding grows with their number."""
-
-
-@runtime_checkable
-class Complexity(Protocol):
-    """What the evidence charges for the directions the data determined: ``log det Λ / det A``."""
-
-    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """``log det Λ / det A``, nats, differentiable in both.
-
-        Args:
-            precisions: α of each group.
-            scale: s.
-        """
-        ...
-
-    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
-        """``γ_g = d_g - α_g tr(Λ⁻¹)_g``: directions of each group the data determined (MacKay 1992, equation 4.9)."""
-        ...
 
 
 @final
@@ -85,7 +67,7 @@ class Spectrum:
         return gamma, slope
 
     def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
-        """See ``Complexity.effective_dimensions``."""
+        """``γ_g = d_g - α_g tr(Λ⁻¹)_g``: directions of each group the data determined (MacKay 1992, equation 4.9)."""
         return self.determined(precisions.detach(), scale.detach())[0]
 
     def _parts(self, precisions: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -121,7 +103,7 @@ class Determinant:
         return log_det_one_plus(scale * self.whitened(precisions))
 
     def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
-        """See ``Complexity.effective_dimensions``; minus the derivative in the log precisions."""
+        """See ``Spectrum.effective_dimensions``; minus the derivative in the log precisions."""
         log_precisions = precisions.detach().log().requires_grad_()
         with torch.enable_grad():
             ratio = self.log_det_ratio(log_precisions.exp(), scale.detach())
@@ -136,6 +118,10 @@ class Determinant:
             return torch.einsum("g,gmn->mn", 1.0 / precisions, matrices)
 
         return cls(whitened)
+
+
+Complexity: TypeAlias = Spectrum | Determinant
+"""What the evidence charges for the directions the data determined."""
 
 
 def complexity_of(
