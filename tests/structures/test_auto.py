@@ -61,12 +61,12 @@ class TestAuto:
 
     @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(12))])
     def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(self, prior: lw.GPrior) -> None:
-        posterior = fit(wide(6), lw.Auto(max_flops=1), prior=prior)
+        posterior = fit(wide(6), lw.Auto(max_flops=1.0), prior=prior)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
     def test_picks_diagonal_for_many_single_weights(self) -> None:
-        posterior = fit(wide(6), lw.Auto(max_flops=1), weights=lw.Subnetwork(11, by="magnitude"))
+        posterior = fit(wide(6), lw.Auto(max_flops=1.0), weights=lw.Subnetwork(11, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
 
     @pytest.mark.parametrize(
@@ -81,10 +81,11 @@ class TestAuto:
     ) -> None:
         case = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 11)))
         wide = Problem(case, lw.Categorical(), normal(9, 3), labels(9, classes=11), normal(2, 3, seed=1))
-        exact, operations = fit(wide, lw.KFAC()), 3 * 11 * (2 * 6) * sum(p.numel() for p in case.parameters())
+        exact = fit(wide, lw.KFAC())
+        operations = 3.0 * 11 * (2 * 6) * sum(p.numel() for p in case.parameters())
         for most in (MANY, operations):
-            assert fit(wide, lw.Auto(max_flops=1, max_passes=most)).log_marginal() == exact.log_marginal()
-        posterior = fit(wide, lw.Auto(max_flops=1, max_passes=operations - 1))
+            assert fit(wide, lw.Auto(max_flops=1.0, max_passes=most)).log_marginal() == exact.log_marginal()
+        posterior = fit(wide, lw.Auto(max_flops=1.0, max_passes=operations - 1))
         assert "11 backward passes an example" in caplog.text and "MCFisher(16)" in caplog.text
         drawn = lw.Laplace(wide.likelihood, structure=lw.KFAC(), curvature=lw.MCFisher())
         again = drawn.fit(wide.model, wide.batches(), generator=torch.Generator().manual_seed(0))
