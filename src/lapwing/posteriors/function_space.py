@@ -26,8 +26,9 @@ from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.spectral import Spectral, decompose
-from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
+from lapwing.linear.evidence import Complexity
+from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.step import Step
@@ -62,7 +63,7 @@ class FunctionPosterior(ExactPosterior):
 
     rows: TrainingRows
     grams: Float[Tensor, "g m m"]
-    shared_spectrum: Shared[Spectral] = field(default_factory=Shared[Spectral], kw_only=True, metadata=UNRECORDED)
+    shared_spectrum: Shared[Eigenbasis] = field(default_factory=Shared[Eigenbasis], kw_only=True, metadata=UNRECORDED)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.rows.held})"
@@ -182,7 +183,7 @@ class FunctionPosterior(ExactPosterior):
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
     @cached_property
-    def _spectrum(self) -> Spectral:
+    def _spectrum(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
             return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))

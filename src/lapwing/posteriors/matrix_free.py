@@ -21,8 +21,8 @@ from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import undisturbed
 from lapwing.likelihoods.base import identity_cotangents
-from lapwing.linalg.functions import log_determinant
-from lapwing.linear.solvers import Perturb, Root
+from lapwing.linalg.log_determinant import log_determinant
+from lapwing.linear.solvers import Root
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.predictive import JointMoments, Moments
 
@@ -82,7 +82,7 @@ class MatrixFreePosterior(IterativePosterior):
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
         drawn = self.draw(samples, generator=generator)
-        warn_unless(drawn, self.solver.cure if isinstance(self.sqrt, Perturb) else self.sqrt.cure)
+        warn_unless(drawn, self.sqrt.cure_with(self.solver))
         return self.network.weights + drawn.value.mT
 
     @working("draws")
@@ -102,7 +102,7 @@ class MatrixFreePosterior(IterativePosterior):
             generator: Source of randomness.
         """
         with torch.no_grad():
-            prepared = self.solver.prepared(self.problem)
+            prepared = self.solver.preconditioner_of(self.problem)
             return log_determinant(
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )

@@ -23,7 +23,7 @@ from lapwing.ground.shared import Shared
 from lapwing.jacobian.model import MANY, undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.problem import NOISE, Perturbation
+from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.posteriors.log_det_integral import log_det_ratio
@@ -220,7 +220,7 @@ class SampledPosterior(IterativePosterior):
         """
         check_count("samples", samples, usual=64)
         with torch.no_grad():
-            perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
+            perturbation = Perturbation.drawn(self.problem, samples, max_bytes=max_bytes, generator=generator)
         return self.restarted(perturbation=perturbation)
 
     @working("sample")

@@ -27,8 +27,9 @@ from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
-from lapwing.linalg.spectral import Spectral
-from lapwing.linear.evidence import Complexity, NewtonStep, complexity_of
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import Complexity, NewtonStep
+from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.rounding import warn_of_rounding
@@ -139,7 +140,7 @@ class WeightPosterior(ExactPosterior):
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
             return Held(curvature.shifted(float(precisions)), self.held.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return Held(curvature.plus_diagonal(prior), self.held.partition)
+        return Held(curvature.plus_diagonal(prior.values), self.held.partition)
 
     @property
     def precision_operator(self) -> Structured:
@@ -283,7 +284,7 @@ def wide_moments(
     return moments
 
 
-def factor_error(left: Spectral, right: Spectral) -> tuple[float, float]:
+def factor_error(left: Eigenbasis, right: Eigenbasis) -> tuple[float, float]:
     """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
 
     Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,
@@ -302,6 +303,6 @@ def factor_error(left: Spectral, right: Spectral) -> tuple[float, float]:
     return a, b
 
 
-def largest_eigenvalue(factor: Spectral) -> float:
+def largest_eigenvalue(factor: Eigenbasis) -> float:
     """λ, 0 of a factor without any."""
     return float(factor.values.max()) if factor.values.numel() else 0.0

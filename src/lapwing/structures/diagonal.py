@@ -7,7 +7,8 @@ from typing import final
 
 from lapwing import linalg
 from lapwing.curvature.sums import DiagonalSum
-from lapwing.linear.problem import CurvatureRecipe, Problem
+from lapwing.linear.preconditioners.base import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
 from lapwing.structures.base import FitTask, Structure
 

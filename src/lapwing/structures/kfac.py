@@ -14,7 +14,8 @@ from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linear.problem import CurvatureRecipe, Problem
+from lapwing.linear.preconditioners.base import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
 from lapwing.structures.base import FitTask, Structure
 
