@@ -143,8 +143,7 @@ class ImagePosterior:
         state = {each.name: getattr(self, each.name) for each in fields(self)}
         return state | {"latest_problem": Shared[Problem]()}
 
-    @property
-    def network(self) -> Network:
+    def recorded_network(self) -> Network:
         """The network behind the image.
 
         Raises:
@@ -152,10 +151,9 @@ class ImagePosterior:
         """
         return network_of(self.observed)
 
-    @property
-    def data(self) -> Data | None:
-        """``None``: a scan is part of the posterior."""
-        return None
+    def shared_by_processes(self) -> bool:
+        """No: a scan is part of the posterior."""
+        return False
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """What a file holds of the posterior, its network aside; draws where they were made."""

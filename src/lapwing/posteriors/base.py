@@ -30,8 +30,8 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
-from lapwing.linear.evidence import LogEvidence
-from lapwing.linear.log_det_ratio import Complexity, Spectrum
+from lapwing.linear.evidence import Complexity, LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
@@ -86,6 +86,14 @@ class Posterior(NetworkPredictor, abc.ABC):
             if isinstance(value, Shared):
                 state[name] = Shared[Any]()
         return state
+
+    def recorded_network(self) -> Network:
+        """The network, without which a file cannot be loaded."""
+        return self.network
+
+    def shared_by_processes(self) -> bool:
+        """Whether several processes hold the posterior, each with a part of the training data."""
+        return self.data is not None and self.data.shared
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """What a file holds of the posterior, its network and its data aside.

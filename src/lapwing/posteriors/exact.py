@@ -14,8 +14,7 @@ from lapwing.ground.files.records import UNRECORDED
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.evidence import LogEvidence
-from lapwing.linear.log_det_ratio import Complexity
+from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.step import Step
 from lapwing.priors import Prior

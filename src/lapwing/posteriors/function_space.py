@@ -27,7 +27,8 @@ from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
-from lapwing.linear.log_det_ratio import Complexity, Determinant, Spectrum
+from lapwing.linear.evidence import Complexity
+from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.step import Step

@@ -28,8 +28,8 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
-from lapwing.linear.evidence import NewtonStep
-from lapwing.linear.log_det_ratio import Complexity, complexity_of
+from lapwing.linear.evidence import Complexity, NewtonStep
+from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.rounding import warn_of_rounding

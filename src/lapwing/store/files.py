@@ -31,14 +31,12 @@ from lapwing.store.processes import Kernels, process_from, process_state
 class Saveable(Protocol):
     """A posterior around a network that says what a file holds of it."""
 
-    @property
-    def network(self) -> Network:
+    def recorded_network(self) -> Network:
         """The network, without which it cannot be loaded."""
         ...
 
-    @property
-    def data(self) -> Data | None:
-        """The training data; ``None`` where they are not at hand."""
+    def shared_by_processes(self) -> bool:
+        """Whether several processes hold it, each with a part of the training data."""
         ...
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
@@ -142,12 +140,13 @@ def save(
     target = file_at(path)
     tensors = Tensors()
     kind = type(posterior).__name__
-    shared = isinstance(posterior, Saveable) and posterior.data is not None and posterior.data.shared
+    shared = isinstance(posterior, Saveable) and posterior.shared_by_processes()
     once(shared, lambda: check_directory(target))
     header: Json = {"versions": {"lapwing": installed(), "torch": str(torch.__version__)}, "posterior": kind}
     if isinstance(posterior, Saveable):
-        posterior.network.check_unchanged(whole=True)
-        header["network"] = network_state(posterior.network, tensors)
+        network = posterior.recorded_network()
+        network.check_unchanged(whole=True)
+        header["network"] = network_state(network, tensors)
         header |= posterior.record(records(tensors), training_inputs=training_inputs)
     else:
         header |= process_state(posterior, tensors)

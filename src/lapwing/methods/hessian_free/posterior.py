@@ -146,10 +146,14 @@ class HessianFreePosterior(NetworkPredictor):
         """The network at its trained weights."""
         return self.refit.network
 
-    @property
-    def data(self) -> Data | None:
-        """The training data; ``None`` where they are not at hand."""
-        return self.refit.model.source
+    def recorded_network(self) -> Network:
+        """The network, without which a file cannot be loaded."""
+        return self.network
+
+    def shared_by_processes(self) -> bool:
+        """Whether several processes hold the posterior, each with a part of the training data."""
+        data = self.refit.model.source
+        return data is not None and data.shared
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """What a file holds of the posterior, its network and its data aside; see ``Posterior.record``."""
