@@ -164,28 +164,33 @@ MUTANTS = (
     m(
         "product = left @ self.columns.reshape(n * p, -1, t).mT",
         "product = 2 * left @ self.columns.reshape(n * p, -1, t).mT",
-        "jacobian/layers/test_factors.py",
+        "jacobian/layers/test_base.py",
     ),
-    m("out[:, inputs.numel() :] = 1.0", "out[:, inputs.numel() :] = 0.0", "jacobian/layers/test_factors.py"),
+    m("out[:, inputs.numel() :] = 1.0", "out[:, inputs.numel() :] = 0.0", "jacobian/layers/test_base.py"),
     m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian/network/test_spelled.py"),
-    m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian/layers/test_factors.py"),
+    m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian/layers/test_base.py"),
     m(
-        "self._right[names].decomposed, 1.0 / max(count, 1))",
-        "self._right[names].decomposed)",
-        "curvature/test_head.py",
+        "mean = 1.0 / max(self._count[names], 1)",
+        "mean = 1.0",
+        "curvature/test_kfac.py",
     ),
-    m("+= n * t\n", "+= n\n", "curvature/test_kfac.py"),
+    m("return ColumnMoment(columns, n * self.positions)", "return ColumnMoment(columns, n)", "curvature/test_kfac.py"),
+    m("sides = tuple((r - q, r - q + f)", "sides = tuple((r - q + f, r - q)", "curvature/test_kfac.py"),
     m(
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",
-        "curvature/test_gram.py",
+        "curvature/test_tangent_kernel.py",
     ),
     m(
         "self._model.likelihood.weight * counted, misfit, score",
         "counted, misfit, score",
         "curvature/test_fold.py",
     ),
-    m("variance[0] * gram.flatten(0, 1).flatten(1)", "gram.flatten(0, 1).flatten(1)", "curvature/test_gram.py"),
+    m(
+        "variance[0] * gram.flatten(0, 1).flatten(1)",
+        "gram.flatten(0, 1).flatten(1)",
+        "curvature/test_tangent_kernel.py",
+    ),
     # posteriors and predictions
     m(
         "return (operator.inverse_root() @ noise",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import Data, Inputs, take
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.layers.factors import ConvOptions
+from lapwing.jacobian.layers.convolution import Geometry
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import output_of
@@ -102,7 +102,7 @@ def pulled_back(known: Known, cotangents: Tensor) -> Tensor:
     ).view(n, len(cotangents), d)
 
 
-def patches(image: Tensor, options: ConvOptions) -> Tensor:
+def patches(image: Tensor, options: Geometry) -> Tensor:
     """``[n, p, i, t]``, pixel by pixel."""
     n, channels = image.shape[:2]
     sizes = image.shape[2:]

@@ -7,7 +7,7 @@ import torch
 
 from lapwing.ground.errors import ShapeError
 from lapwing.linalg import Kronecker
-from lapwing.linalg.spectral import Moment, Spectral, of_root, whole
+from lapwing.linalg.spectral import Spectral, of_root, whole
 from tests.linalg.cases import normal, spd, spectrum
 
 
@@ -30,14 +30,6 @@ def test_what_a_root_leaves_of_a_trace_is_spread_evenly() -> None:
     torch.testing.assert_close(found.completed.matrix, found.matrix)
     assert found.completed.others == 0
     assert float(found.spectrum.sum()) == pytest.approx(float(found.diagonal.sum()))
-
-
-def test_groups_keep_all_their_pairs() -> None:
-    moment, total = Moment(whole), torch.stack([spd(3, 9.0), spd(3, 9.0, seed=1)])
-    moment.add_total(total.clone())
-    found = moment.decomposed
-    assert isinstance(found, Spectral) and not moment.cut
-    torch.testing.assert_close(found.matrix, total)
 
 
 def test_rows_of_zeros_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

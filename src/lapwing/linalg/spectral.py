@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import final
 
 import torch
@@ -16,9 +14,6 @@ from lapwing.linalg.structured import finite
 
 LARGE = 3
 """Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
-
-DECOMPOSED = 9
-"""Multiplications that all eigenpairs of m rows take, over m³."""
 
 TILE = 256
 """Rows and columns of a matrix that are read together with their mirror."""
@@ -215,80 +210,3 @@ def decompose(matrix: Float[Tensor, "..."]) -> Spectral:
         values, vectors = torch.linalg.eigh(symmetric(matrix))
     rounding = torch.finfo(matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
     return Spectral(values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors)
-
-
-class Moment:
-    """``sum x xᵀ``: the columns x themselves, as long as there are at most half as many as they have rows.
-
-    Args:
-        leading: The leading eigenpairs of a matrix, where they are asked for, or else ``None``.
-        rank: How many these are, of a matrix with ``LARGE`` times as many rows or more.
-    """
-
-    def __init__(self, leading: Callable[[Tensor], Spectral | None] = lambda _: None, rank: int | None = None) -> None:
-        self._leading, self._columns, self.cut = leading, list[Tensor](), False
-        self._rank = rank
-        self._total: Tensor | None = None
-
-    def add(self, shape: tuple[int, ...], columns: Callable[[], Tensor], total: Callable[[], Tensor]) -> None:
-        """Take in columns: themselves where they are few, to be multiplied when they have become many, or their sum.
-
-        Args:
-            shape: Of the columns, ``[n, p, i, t]``: n t columns of i entries for each of p groups.
-            columns: Makes them.
-            total: Adds them up, ``[p, i, i]``.
-        """
-        count, groups, rows = shape[0] * shape[3], *shape[1:3]
-        if groups > 1 or 2 * count > rows:
-            self.add_total(total())
-            return
-        self._columns.append(columns().movedim(2, 0).flatten(1))
-        if 2 * sum(x.shape[1] for x in self._columns) > rows:
-            self._multiply()
-
-    def add_total(self, total: Tensor) -> None:
-        """Take in what columns add up to; the tensor is written to."""
-        self._total = total if self._total is None else self._total.add_(total.view_as(self._total))
-
-    @property
-    def total(self) -> Tensor:
-        """The sum, written down: what other processes have is added to it in place."""
-        self._multiply()
-        assert self._total is not None
-        return self._total
-
-    def take(self, known: Spectral) -> None:
-        """Take the decomposition that another process made in place of the sum."""
-        self._total, self.decomposed, self.cut = None, known, known.error > 0
-
-    def _multiply(self) -> None:
-        if self._columns:
-            x, self._columns = torch.cat(self._columns, 1), []
-            self.add_total(x @ x.mT)
-
-    @property
-    def effort(self) -> int:
-        """Multiplications that ``decomposed`` will take, about; 0 where the sum is diagonal, or this was done."""
-        if self._total is None:
-            rows = len(self._columns[0]) if self._columns else 0
-            columns = sum(x.shape[1] for x in self._columns)
-            return 3 * rows * columns**2 + DECOMPOSED * columns**3
-        rows = self._total.shape[-1]
-        if self._total.ndim == 1:
-            return 0
-        if self._rank is not None and rows >= LARGE * self._rank and self._total.numel() == rows**2:
-            return 3 * rows**2 * self._rank
-        return DECOMPOSED * rows * self._total.numel()
-
-    @cached_property
-    def decomposed(self) -> Tensor | Spectral:
-        """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
-        if self._total is None:
-            return of_root(torch.cat(self._columns, 1))
-        self._multiply()
-        total, self._total, rows = self._total, None, self._total.shape[-1]
-        if total.ndim == 1:
-            return total
-        few = self._leading(total.view(rows, rows)) if total.numel() == rows**2 else None
-        self.cut = few is not None
-        return whole(total) if few is None else few

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.gram import joint
-from lapwing.curvature.head import basis, spectra
-from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import CHEAPER, Propagation
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.last_layer.head import basis, spectra
+from lapwing.curvature.propagation import CHEAPER, Propagation
+from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
@@ -98,7 +98,7 @@ class WeightPosterior(ExactPosterior):
         held: The curvature G.
     """
 
-    held: Held
+    held: BlockedCurvature
 
     def __repr__(self) -> str:
         more, less = self.precision_error
@@ -138,7 +138,7 @@ class WeightPosterior(ExactPosterior):
         return (operator.inverse_root() @ noise.to(operator.dtype)).to(weights)
 
     @cached_property
-    def precision(self) -> Held:
+    def precision(self) -> BlockedCurvature:
         """The posterior precision Λ.
 
         Warns:
@@ -148,9 +148,9 @@ class WeightPosterior(ExactPosterior):
         precisions, layout = self.prior_precisions, self.network.uncertain
         warn_of_rounding(curvature, lambda: float(self.prior_diagonal.min()))
         if len(precisions) == 1 and self.prior.relative(layout) is None:
-            return Held(curvature.shifted(float(precisions)), self.held.partition)
+            return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return Held(curvature.plus_diagonal(prior), self.held.partition)
+        return BlockedCurvature(curvature.plus_diagonal(prior), self.held.partition)
 
     @property
     def precision_operator(self) -> Structured:

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.fold import Fingerprint, Totals
-from lapwing.curvature.sums import Held
 from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.data import Data
 from lapwing.ground.errors import DataError, UnsupportedError
@@ -72,7 +72,7 @@ def state(posterior: Saved, tensors: Tensors, *, training_inputs: bool = False) 
     plain = records(tensors).state
     own = {"survey": plain(posterior.survey, "survey"), "fitted": plain(posterior.fitted, "fitted")}
     own["totals"] = totals_state(posterior.totals, tensors)
-    elsewhere = {Model: None, Totals: None, Held: None}
+    elsewhere = {Model: None, Totals: None, BlockedCurvature: None}
     match posterior:
         case WeightPosterior():
             own["curvature"] = plain(posterior.held, "curvature")
@@ -114,7 +114,7 @@ def posterior_from(header: Json, tensors: Tensors, network: Network, data: Data 
     }
     match kind:
         case "WeightPosterior":
-            given[Held] = read(Held, header.get("curvature"), "curvature")
+            given[BlockedCurvature] = read(BlockedCurvature, header.get("curvature"), "curvature")
         case "SampledPosterior" if isinstance(header.get("sampled"), Mapping):
             header = header | _sampled(header["sampled"])
         case "NystromPosterior" if isinstance(header.get("nystrom"), Mapping):

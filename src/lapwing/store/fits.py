@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
-from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
-from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, SampledGGN
+from lapwing.curvature.last_layer.features import FeatureRows
+from lapwing.curvature.training_rows import InputRows, TrainingRows
 from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.records import REPAIR, Families, Records
-from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.layers.capture import HEADS, KINDS, Survey
+from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
@@ -62,9 +64,11 @@ def check_fits(posterior: Posterior | HessianFreePosterior) -> None:
 
 
 def _check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> None:
-    names = [*(name for layer in survey.layers for name in layer.names), *survey.loose]
+    names = [*(name for layer in survey.layers for name in layer.names), *survey.without_factors]
     if sorted(names) != sorted(network.names):
         raise DataError(f"a survey of {list(network.names)[:5]}", f"one of {names[:5]}", REPAIR)
+    if not all(layer.kind in KINDS for layer in survey.layers):
+        raise DataError(f"layers of kinds {', '.join(KINDS)}", f"{[layer.kind for layer in survey.layers]}", REPAIR)
     if not all(0 <= layer.axis < AXES for layer in survey.layers):
         raise DataError("an axis of the examples in every layer", f"{[layer.axis for layer in survey.layers]}", REPAIR)
     if min((*survey.output, *survey.floats), default=0) < 0 or math.prod(survey.output) > OUTPUTS:
@@ -116,12 +120,13 @@ FAMILIES: Families = {
     gp.Kernel: named(
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
-    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, Noise),
+    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
     Fit: named(Refit),
     Fits: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,
+    OuterProducts: named(*HEADS),
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
     Solver: named(AlternatingProjections, CG, Cholesky, PrimalSGD, SDD, SGD),

@@ -10,11 +10,14 @@ from typing import Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
-from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import DenseSum, Held
-from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
+from lapwing.curvature.kinds import GGN, Hessian, MCFisher
+from lapwing.curvature.last_layer.features import FeatureRows, hides_inputs, joined
+from lapwing.curvature.sweep import chunk_size
+from lapwing.curvature.tangent_kernel import TangentKernel
+from lapwing.curvature.training_rows import InputRows, TrainingRows
 from lapwing.ground.data import Inputs, concatenated, count
 from lapwing.ground.errors import (
     NumericalError,
@@ -25,7 +28,7 @@ from lapwing.ground.errors import (
     check_positive,
 )
 from lapwing.ground.ranks import check_alone
-from lapwing.jacobian.layers.factors import ConvOptions
+from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
@@ -132,7 +135,7 @@ class Full(Fits):
         """The posterior with the exact Hessian, refused where that and the prior are not positive definite."""
         matrix = hessian_product(task.model).dense(self.max_bytes)
         damped = (matrix + matrix.mT) / 2 + damping * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-        posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(damped)))
+        posterior = task.posterior(WeightPosterior, task.totals(), BlockedCurvature(Dense(damped)))
         try:
             posterior.precision.operator.logdet()
         except NumericalError as reason:
@@ -160,21 +163,19 @@ class Full(Fits):
         """The rows of the training data, and sums over them."""
         data = Fold(task.model, chunk_size(task.model, task.curvature))
         by_features = task.model.survey.head
-        options: ConvOptions | None = None
-        inputs, features, cotangents = list[Inputs](), list[Tensor](), list[Tensor]()
+        inputs, heads, cotangents = list[Inputs](), list[OuterProducts](), list[Tensor]()
         for forward, f, y in data:
             blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
             cotangents.append(torch.cat(list(blocks)))
-            if by_features and not features:
+            if by_features and not heads:
                 by_features = hides_inputs(forward)
             if by_features:
-                features.append(forward.head.a)
-                options = forward.head.options
+                heads.append(forward.head.without_gradients())
             else:
                 inputs.append(forward.inputs)
         columns = torch.cat(cotangents, dim=1)
         if by_features:
-            return FeatureRows(columns, torch.cat(features), options), data.totals()
+            return FeatureRows(columns, joined(heads)), data.totals()
         return InputRows(columns, concatenated(inputs)), data.totals()
 
     def _check(self, side: int, other: int, what: str, groups: int = 1) -> None:

@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import linalg
-from lapwing.curvature.ggn import sweep
-from lapwing.curvature.sums import DiagonalSum, Held
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
@@ -79,13 +80,13 @@ class LowRank(CurvatureRecipe, Fits):
         most = min(self.rank, curvature.shape[0])
         if self.tolerance is None:
             factor = self._factor_of_rank(curvature, most)
-            return task.posterior(WeightPosterior, task.totals(), Held(linalg.LowRank(factor)))
+            return task.posterior(WeightPosterior, task.totals(), BlockedCurvature(linalg.LowRank(factor)))
         diagonal = DiagonalSum(task.model.network)
         totals = sweep(task.model, task.curvature, diagonal)
         prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
         trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
         factor = self._adapted(curvature, most, trace, prior, self.tolerance)
-        return task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
+        return task.posterior(WeightPosterior, totals, BlockedCurvature(linalg.LowRank(factor)))
 
     def curvature(self, problem: Problem) -> linalg.LowRank:
         """The curvature in this structure, for a preconditioner: of the full rank, found in the prior's units.

@@ -11,12 +11,13 @@ from typing import Any, TypeVar, final, get_args
 import torch
 
 from lapwing import linalg
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, Noise, chunk_size, sweep
 from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
-from lapwing.curvature.sums import DiagonalSum
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
+from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
-from lapwing.jacobian.layers.capture import NORMS
+from lapwing.jacobian.layers.capture import kind_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.problem import CurvatureRecipe, Problem
@@ -98,7 +99,7 @@ class Task:
         )
         logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
         generator = self.generator or torch.Generator(model.network.like.device).manual_seed(model.data.span[0])
-        return replace(self, curvature=Noise(DRAWS), generator=generator)
+        return replace(self, curvature=SampledGGN(DRAWS), generator=generator)
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""
@@ -136,7 +137,7 @@ def scaled(task: Task) -> Task:
     if not isinstance(prior, GPrior) or prior.scale is not None:
         return task
     total = DiagonalSum(task.model.network)
-    curvature = GGN() if prior.samples is None else Noise(prior.samples)
+    curvature = GGN() if prior.samples is None else SampledGGN(prior.samples)
     sweep(task.model, curvature, total, generator=task.generator)
     return replace(task, prior=prior.scaled_by(total.result().operator.diagonal(), task.model.network.uncertain))
 
@@ -208,8 +209,8 @@ class KFAC(CurvatureRecipe, Fits):
 
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in this structure."""
-        network, curved = task.model.network, [layer for layer in task.model.survey.layers if layer.kind not in NORMS]
-        joint = [layer.names for layer in curved]
+        network = task.model.network
+        joint = [layer.names for layer in task.model.survey.layers if not kind_of(layer).elementwise]
         _check_one_precision(task, joint if self.bias == "joint" else [(name,) for names in joint for name in names])
         total = KroneckerSum(network, self.sharing, self.bias, self.rank)
         posterior = task.affordable().summed(total)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature import features as made
+from lapwing.curvature import tangent_features as made
 from lapwing.ground.data import Data
 from lapwing.ground.errors import TooLargeError
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, chosen, leverage, product
