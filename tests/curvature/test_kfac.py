@@ -16,7 +16,7 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, MCFisher
 from lapwing.curvature.sweep import sweep
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian

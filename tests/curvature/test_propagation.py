@@ -17,7 +17,7 @@ from lapwing.curvature.kinds import GGN
 from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.curvature.tangent_kernel import joint as joint_of
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers import base, linear
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers

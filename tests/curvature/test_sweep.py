@@ -18,7 +18,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, MCFisher
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
 from lapwing.jacobian.network.network import Network

@@ -13,7 +13,7 @@ from lapwing.curvature import tangent_kernel
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers import base
 from lapwing.jacobian.layers.base import Explicit
 from lapwing.jacobian.layers.embedding import Embedding

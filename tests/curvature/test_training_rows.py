@@ -13,7 +13,7 @@ from lapwing.curvature import training_rows
 from lapwing.curvature.last_layer.features import FeatureRows
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
-from lapwing.ground.data import concatenated
+from lapwing.ground.data.inputs import concatenated
 from lapwing.posteriors import FunctionPosterior
 from tests.checker import unchecked
 from tests.posterior_cases import Problem, labels, normal, problem, seeded

@@ -21,7 +21,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher
 from lapwing.curvature.sweep import Accumulator, sweep
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers

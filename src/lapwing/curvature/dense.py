@@ -8,7 +8,7 @@ import torch
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network

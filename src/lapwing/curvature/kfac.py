@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose, decompose_dealt
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.base import Factor, RowMoment, Sharing
 from lapwing.jacobian.layers.linear import OuterProducts

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.contractions import low_rank, multiples_of, whitened_rows
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.layers.base import Explicit, Factor, jacobian_rows, row_products
 from lapwing.jacobian.layers.linear import OuterProducts

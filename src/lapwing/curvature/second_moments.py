@@ -11,8 +11,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.distributed import all_of, all_or_none, handed, shares
 from lapwing.ground.progress import Bar
-from lapwing.ground.ranks import all_of, all_or_none, handed, shares
 from lapwing.jacobian.layers.base import Moment
 from lapwing.linalg import FunctionOperator, nystrom
 from lapwing.linalg.spectral import LARGE, Spectral, of_root, whole

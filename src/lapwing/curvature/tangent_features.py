@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, chunks, take
+from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass
 from lapwing.jacobian.products.plain import Columnwise

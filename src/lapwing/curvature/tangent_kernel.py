@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.training_rows import TrainingRows, rows_of
-from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model

@@ -18,7 +18,7 @@ from lapwing.curvature.last_layer.head import basis, spectra
 from lapwing.curvature.propagation import CHEAPER, Propagation
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike
+from lapwing.ground.data.inputs import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.model import undisturbed

@@ -16,7 +16,7 @@ from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.tangent_kernel import TangentKernel, joint
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.jacobian.layers.base import contracted

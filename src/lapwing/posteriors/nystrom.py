@@ -16,7 +16,7 @@ from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.tangent_features import Features, TangentFeatures
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from lapwing import ct
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, SampledGGN
 from lapwing.curvature.last_layer.features import FeatureRows
 from lapwing.curvature.training_rows import InputRows, TrainingRows
-from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR, Families, Records
+from lapwing.ground.files.archive import Tensors
+from lapwing.ground.files.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import HEADS, KINDS, Survey
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
@@ -22,7 +23,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, S
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
-from lapwing.methods import ct, gp
+from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.sweep import sweep
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
 from lapwing.jacobian.network.network import Network, differentiable

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.training_rows import TrainingRows
-from lapwing.ground.data import chunks, tensors
+from lapwing.ground.data.inputs import chunks, tensors
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.model import BUDGET, Model, Pass

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from lapwing.ground.data import Inputs
-from lapwing.ground.tree import Params
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.layout import Params
 from lapwing.jacobian.layers.autodiff import Way
 from lapwing.jacobian.layers.base import Call, Layer, LayerKind
 from lapwing.jacobian.layers.convolution import Convolution
