@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lapwing.curvature.second_moments import MomentSum
-from lapwing.jacobian.layers.base import ColumnMoment, RowMoment
+from lapwing.jacobian.layers.moments import ColumnMoment, RowMoment
 from lapwing.linalg.spectral import Spectral
 from tests.linalg.cases import normal, spd
 

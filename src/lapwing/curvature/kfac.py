@@ -15,8 +15,9 @@ from lapwing.curvature.last_layer.outputs import Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
-from lapwing.jacobian.layers.base import Factor, RowMoment, Sharing
+from lapwing.jacobian.layers.base import Factor, Sharing
 from lapwing.jacobian.layers.linear import OuterProducts
+from lapwing.jacobian.layers.moments import RowMoment
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 

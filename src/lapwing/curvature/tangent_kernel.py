@@ -87,12 +87,15 @@ class TangentKernel:
             For each chunk what ``training`` takes to tell its rows and those of the chunks before it.
         """
         m = len(training)
-        return symmetric(
-            self._places(training),
-            lambda place: training.factors(self.model, place),
-            lambda left, right: torch.stack([self.gram(left, right, variance) for variance in variances]),
-            variances[0].new_empty(len(variances), m, m),
-        )
+        whole = variances[0].new_empty(len(variances), m, m)
+
+        def rows(place: slice) -> list[Factor]:
+            return training.factors(self.model, place)
+
+        def grams(left: list[Factor], right: list[Factor]) -> Float[Tensor, "g m m2"]:
+            return torch.stack([self.gram(left, right, variance) for variance in variances])
+
+        return symmetric(self._places(training), rows, grams, whole)
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
         return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.base import Explicit, Factor, sum_outer
+from lapwing.jacobian.layers.base import Explicit, Factor
 from lapwing.jacobian.layers.convolution import Convolution, Geometry, with_zeros_between
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear, OuterProducts
+from lapwing.jacobian.layers.moments import sum_outer
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from tests.curvature import naive

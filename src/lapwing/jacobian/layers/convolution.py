@@ -15,18 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.jacobian.layers.base import (
-    Call,
-    ColumnMoment,
-    Layer,
-    Moment,
-    Sharing,
-    Sizes,
-    at_positions,
-    is_few,
-    sum_outer,
-)
+from lapwing.jacobian.layers.base import Call, Layer, Moment, Sharing, Sizes, at_positions
 from lapwing.jacobian.layers.linear import OuterProducts
+from lapwing.jacobian.layers.moments import ColumnMoment, is_few, sum_outer
 from lapwing.linalg.spectral import Spectral
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from lapwing.jacobian.layers.base import (
     Call,
-    ColumnMoment,
     Cost,
     Factor,
     Layer,
@@ -25,6 +24,7 @@ from lapwing.jacobian.layers.base import (
     contracted,
     examples_first,
 )
+from lapwing.jacobian.layers.moments import ColumnMoment
 from lapwing.linalg.spectral import Spectral
 
 

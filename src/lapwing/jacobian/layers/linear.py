@@ -20,7 +20,6 @@ from torch import Tensor
 from lapwing.jacobian.layers.base import (
     NUMBERS,
     Call,
-    ColumnMoment,
     Cost,
     Explicit,
     Factor,
@@ -33,6 +32,7 @@ from lapwing.jacobian.layers.base import (
     contracted,
     examples_first,
 )
+from lapwing.jacobian.layers.moments import ColumnMoment
 from lapwing.linalg.spectral import Spectral
 
 T = TypeVar("T", bound="OuterProducts")
