@@ -21,7 +21,7 @@ from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.posteriors import WeightPosterior
 from tests.cases import Case
 from tests.curvature import naive, naive_kfac
@@ -241,7 +241,7 @@ def test_what_few_examples_leave_empty_is_held_in_low_rank(sharing: Sharing, mon
 
     few, again = fit(3), fit(1)
     monkeypatch.setattr(second_moments.MomentSum, "add", lambda self, moment: self.add_total(moment.total()))
-    monkeypatch.setattr(second_moments, "whole", decompose)
+    monkeypatch.setattr(second_moments, "decompose_nonzero", decompose)
     dense = fit(3)
     ranks = [block.bases[1].values.shape[-1] for block in factored(few) if block.bases[1].others]
     assert min(ranks) >= 2 and len(ranks) >= 3 and not any(block.bases[1].others for block in factored(dense))

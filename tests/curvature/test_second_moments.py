@@ -6,7 +6,7 @@ import torch
 
 from lapwing.curvature.second_moments import MomentSum
 from lapwing.jacobian.layers.moments import ColumnMoment, RowMoment
-from lapwing.linalg.spectral import Spectral
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from tests.linalg.cases import normal, spd
 
 
@@ -15,7 +15,7 @@ def test_groups_keep_all_their_pairs() -> None:
     total = torch.stack([spd(3, 9.0), spd(3, 9.0, seed=1)])
     moment.add_total(total.clone())
     found = moment.decomposed
-    assert isinstance(found, Spectral) and not moment.cut
+    assert isinstance(found, Eigenbasis) and not moment.cut
     torch.testing.assert_close(found.matrix, total)
 
 

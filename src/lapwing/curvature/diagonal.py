@@ -14,7 +14,7 @@ from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Diagonal
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
 
 
 class DiagonalSum:

@@ -15,9 +15,9 @@ from lapwing.curvature.last_layer.outputs import Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
-from lapwing.jacobian.layers.base import Factor, Sharing
+from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.layers.moments import RowMoment
+from lapwing.jacobian.layers.moments import RowMoment, Sharing
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 
@@ -158,7 +158,7 @@ class KroneckerSum:
             yield Kronecker(self._gradients[names].decomposed, self._inputs[names].decomposed, mean), index
         else:
             exact = self._exact[names].decomposed
-            yield Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact), index
+            yield Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, basis=exact), index
 
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:

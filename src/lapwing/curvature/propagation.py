@@ -152,7 +152,9 @@ class Propagation:
         diagonals = [network.spread(held.operator.diagonal(), float("inf")) for held in self.precisions]
         found: dict[tuple[str, ...], LayerPrecision] = {}
         survey = self.model.survey
-        for names in (*(layer.names for layer in survey.layers), *((name,) for name in survey.without_factors)):
+        owners = [layer.names for layer in survey.layers]
+        owners += [(name,) for name in survey.without_factors]
+        for names in owners:
             blocks = tuple(Diagonal(network.part(names, diagonal)) for diagonal in diagonals)
             found[names] = LayerPrecision.of(blocks, like)
         return found
@@ -200,7 +202,7 @@ class LayerPrecision:
     @classmethod
     def of(cls, blocks: tuple[Structured, ...], like: Tensor) -> LayerPrecision:
         """The blocks with their variances, of the type of some tensor."""
-        return cls(blocks, torch.stack([(1.0 / block.weights).to(like) for block in blocks]))
+        return cls(blocks, torch.stack([(1.0 / block.basis_eigenvalues).to(like) for block in blocks]))
 
     def covariances(self, factor: Factor) -> Float[Tensor, "m n k k"]:
         """``J Λ⁻¹ Jᵀ`` of the layer, for each precision."""
@@ -227,7 +229,7 @@ def rotated_by(block: Structured, factor: Factor) -> Factor:
     if isinstance(block, Kronecker):
         return factor.rotated(*block.bases)
     if isinstance(block, Dense):
-        return Explicit(factor.weight, factor.bias, block.spectral.into(factor.rows().mT).mT)
+        return Explicit(factor.weight, factor.bias, block.eigenbasis.into(factor.rows().mT).mT)
     return factor
 
 

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from lapwing.ground.distributed import all_of, all_or_none, handed, shares
 from lapwing.ground.progress import Bar
-from lapwing.jacobian.layers.base import Moment
+from lapwing.jacobian.layers.moments import Moment
 from lapwing.linalg import FunctionOperator, nystrom
-from lapwing.linalg.spectral import LARGE, Spectral, of_root, whole
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero, decompose_root
+
+LARGE = 3
+"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
 
 DECOMPOSED = 9
 """Multiplications that all eigenpairs of m rows take, over m³."""
@@ -56,7 +59,7 @@ class MomentSum:
         assert self._total is not None
         return self._total
 
-    def take(self, known: Spectral) -> None:
+    def take(self, known: Eigenbasis) -> None:
         """Take the decomposition that another process made in place of the sum."""
         self._total = None
         self.decomposed = known
@@ -83,10 +86,10 @@ class MomentSum:
         return DECOMPOSED * rows * self._total.numel()
 
     @cached_property
-    def decomposed(self) -> Tensor | Spectral:
+    def decomposed(self) -> Tensor | Eigenbasis:
         """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
         if self._total is None:
-            return of_root(torch.cat(self._columns, 1))
+            return decompose_root(torch.cat(self._columns, 1))
         self._multiply()
         total = self._total
         self._total = None
@@ -95,26 +98,26 @@ class MomentSum:
             return total
         few = leading(total.view(rows, rows), self._rank) if total.numel() == rows**2 else None
         self.cut = few is not None
-        return whole(total) if few is None else few
+        return decompose_nonzero(total) if few is None else few
 
 
-def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Spectral | None:
+def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Eigenbasis | None:
     """So many eigenpairs of a second moment, what they leave of its trace spread evenly; of a small one none."""
     if rank is None or len(matrix) < LARGE * rank:
         return None
     held = FunctionOperator(matrix.matmul, matrix.matmul, (len(matrix), len(matrix)), matrix)
     factor = nystrom(held, rank, power=1, generator=torch.Generator().manual_seed(0))
-    return of_root(factor, float(matrix.trace()))
+    return decompose_root(factor, float(matrix.trace()))
 
 
-def decompose(moments: Sequence[MomentSum]) -> list[Tensor | Spectral]:
+def decompose(moments: Sequence[MomentSum]) -> list[Tensor | Eigenbasis]:
     """Sums by their eigenvalues and eigenvectors, each of which is kept; what takes long has a bar.
 
     Args:
         moments: The sums.
     """
     with Bar("eigendecompositions", sum(moment.effort for moment in moments), unit="multiplications") as bar:
-        found: list[Tensor | Spectral] = []
+        found: list[Tensor | Eigenbasis] = []
         for moment in moments:
             effort = moment.effort
             found.append(moment.decomposed)
@@ -143,4 +146,4 @@ def decompose_dealt(moments: Sequence[MomentSum]) -> None:
         *shapes, rest, error = known[owner][i]
         there = [found[i].values, found[i].vectors] if i in found else map(like.new_empty, shapes)
         values, vectors = (handed(part.contiguous(), owner) for part in there)
-        moment.take(Spectral(values, vectors, rest, error))
+        moment.take(Eigenbasis(values, vectors, rest, error))

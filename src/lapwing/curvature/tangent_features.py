@@ -100,7 +100,8 @@ class TangentFeatures:
 
     def _contracted(self, factors: Iterator[Factor]) -> list[Float[Tensor, "n c _"]]:
         """``J W`` and every ``J V Jᵀ`` of one position, layer by layer."""
-        k, total = self.changes.shape[1], list[Tensor]()
+        k = self.changes.shape[1]
+        total: list[Tensor] = []
         for factor in factors:
             factor = (factor.double() if self._half else factor).explicit()
             own = self.model.network.part(factor.names, self._spread)

@@ -13,14 +13,16 @@ import torch
 from lapwing import linalg
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.kfac import Bias, KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
 from lapwing.jacobian.layers.capture import kind_of
+from lapwing.jacobian.layers.moments import Sharing
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linear.problem import CurvatureRecipe, Problem
+from lapwing.linear.preconditioners.base import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
 

@@ -79,7 +79,8 @@ class FeatureRows(TrainingRows):
             came = tuple(self.factor(slice(0, 1)).rows().shape)
         except (RuntimeError, ValueError, IndexError):  # sizes that cannot be multiplied
             came = None
-        survey, features = model.survey, self.head.a
+        survey = model.survey
+        features = self.head.a
         named = survey.head and self.head.names == survey.layers[0].names
         fits = named and len(features) == self.cotangents.shape[1] and came == expected
         return None if fits else f"features of shape {list(features.shape)}"

@@ -60,7 +60,7 @@ def spectra(
         squares = first.product.bases[1].into(columns).square()
         squares = squares.view(squares.shape[-2:])
         kind = torch.promote_types(squares.dtype, torch.float32)
-        left, right = (side.weights.flatten().to(kind) for side in first.product.bases)
+        left, right = (side.basis_eigenvalues.flatten().to(kind) for side in first.product.bases)
         for some in torch.arange(len(outputs), device=outputs.device).split(max(1, NUMBERS // len(right))):
             for total, block in zip(found, blocks, strict=True):
                 variance = 1.0 / (block.product.scale * left[some, None] * right + block.product.shift)
@@ -93,7 +93,7 @@ def blocks_of(held: BlockedCurvature, network: Network) -> Iterator[HeadBlock]:
         assert isinstance(block, Kronecker)
         left, right = block.bases
         if left.others:
-            block = replace(block, left=left.completed, right=right, shared=None)
+            block = replace(block, left=left.completed, right=right, copy_of=None)
         start = network.layout.slices[names[0]].start
         count = len(network.params[names[0]])
         sizes = [network.params[name].numel() // count for name in names]

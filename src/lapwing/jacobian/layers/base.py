@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.network.network import Network
-from lapwing.linalg.spectral import Spectral
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="Factor")
 
@@ -162,7 +162,7 @@ class Factor(abc.ABC):
         """Flat weights in the order of ``names`` as the array that ``G ⊗ A`` acts on; as they are without one."""
         return flat
 
-    def rotated(self, left: Spectral, right: Spectral) -> Factor:
+    def rotated(self, left: Eigenbasis, right: Eigenbasis) -> Factor:
         """The Jacobian in the eigenbasis of ``G ⊗ A``, where the covariance of the weights is diagonal.
 
         Args:

@@ -162,7 +162,8 @@ def origin(values: Tensor, ends: Collection[Node], moves: Collection[str] = MOVE
 
 def history(values: Tensor) -> set[Any]:
     """The nodes of the graph that made some values: those of operations without a Python name are no ``Node``."""
-    left, seen = [values.grad_fn], set[Any]()
+    left = [values.grad_fn]
+    seen = set[Any]()
     while left:
         node = left.pop()
         if node is not None and node not in seen:

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.jacobian.layers.base import Call, Layer, Moment, Sharing, Sizes, at_positions
+from lapwing.jacobian.layers.base import Call, Layer, Sizes, at_positions
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.layers.moments import ColumnMoment, is_few, sum_outer
-from lapwing.linalg.spectral import Spectral
+from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing, is_few, sum_outer
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 
 @final
@@ -107,7 +107,7 @@ class Windows(OuterProducts):
             return super().input_moment(sharing)
         return PatchMoment(replace(self, a=self.a.double()), len(self.g) * self.positions)
 
-    def rotated_inputs(self, right: Spectral) -> Float[Tensor, "n p w t"]:
+    def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """See ``OuterProducts``; by another convolution, whose kernels are the eigenvectors."""
         if self.unfolded or self.weight is None or right.others:
             return super().rotated_inputs(right)

@@ -17,15 +17,13 @@ from lapwing.jacobian.layers.base import (
     Factor,
     Layer,
     LayerKind,
-    Moment,
-    Sharing,
     at_positions,
     by_example,
     contracted,
     examples_first,
 )
-from lapwing.jacobian.layers.moments import ColumnMoment
-from lapwing.linalg.spectral import Spectral
+from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 
 @final
@@ -146,7 +144,7 @@ class Embedding(LayerKind):
         """See ``Factor``."""
         return flat.view(self.shape).mT
 
-    def rotated(self, left: Spectral, right: Spectral) -> Embedding:
+    def rotated(self, left: Eigenbasis, right: Eigenbasis) -> Embedding:
         """See ``Factor``; A is diagonal."""
         g = left.into(self.g.mT).mT
         return replace(self, g=g, shape=(self.shape[0], g.shape[3]))

@@ -25,15 +25,13 @@ from lapwing.jacobian.layers.base import (
     Factor,
     Layer,
     LayerKind,
-    Moment,
-    Sharing,
     at_positions,
     by_example,
     contracted,
     examples_first,
 )
-from lapwing.jacobian.layers.moments import ColumnMoment
-from lapwing.linalg.spectral import Spectral
+from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
 
@@ -148,12 +146,14 @@ class OuterProducts(LayerKind):
 
     def factored(self, cotangents: int) -> bool:
         """Whether a column costs fewer multiplications from factors than from rows, for so many cotangents."""
-        p, t = self.g.shape[2], self.positions
+        p = self.g.shape[2]
+        t = self.positions
         return p == 1 and self.weight is not None and t * (self.width + cotangents) < cotangents * self.width
 
     def cost(self, cotangents: int) -> Cost:
         """See ``Factor``."""
-        k, (_, _, p, o, t) = cotangents, self.g.shape
+        k = cotangents
+        _, _, p, o, t = self.g.shape
         i = self.width if self.weight is not None else 1
         if self.factored(k):
             return Cost(0, 0, t * o * (i + k), t * (i + k * o), o * t, self.multiplications)
@@ -183,7 +183,7 @@ class OuterProducts(LayerKind):
             return ColumnMoment(columns.mean(-1, keepdim=True), n)
         return ColumnMoment(columns, n * self.positions)
 
-    def rotated(self, left: Spectral, right: Spectral) -> Factor:
+    def rotated(self, left: Eigenbasis, right: Eigenbasis) -> Factor:
         """See ``Factor``; what is smaller is turned: the positions, or the matrices they add up to."""
         _, k, _, o, t = self.g.shape
         if t == 1 or t <= k * o:
@@ -193,7 +193,7 @@ class OuterProducts(LayerKind):
         turned = right.into(left.into(torch.cat(matrices)).mT).mT
         return Explicit(self.weight, self.bias, turned.flatten(2))
 
-    def rotated_inputs(self, right: Spectral) -> Float[Tensor, "n p w t"]:
+    def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """The columns in the eigenbasis of A."""
         columns = self.columns.movedim(0, 2)
         return right.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
@@ -301,7 +301,8 @@ class Linear(OuterProducts):
     def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
         """``Jᵀ U``, from the same: the gradients combined first, then one product with the inputs."""
         a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
-        i, o, width = a.shape[-1], g.shape[-1], block.shape[2]
+        i, o = a.shape[-1], g.shape[-1]
+        width = block.shape[2]
         moved = combine(g.flatten(2).mT, block).reshape(-1, o * width)
         weight = (moved.mT @ a.flatten(0, 1)).view(o, width, i).mT.reshape(-1, width)
         return weight if self.bias is None else torch.cat([weight, moved.sum(0).view(o, width)])
