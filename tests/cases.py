@@ -22,6 +22,7 @@ from tests.modules import (
     Tied,
     Twice,
     UNet,
+    UpsampledTwice,
 )
 
 N = 4
@@ -98,6 +99,43 @@ def conv3d() -> Case:
         nn.Conv3d(1, 2, (2, 1, 2), stride=(1, 2, 1), padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)
     )
     return regression(model, torch.randn(N, 1, 3, 2, 2).double())
+
+
+def conv_transpose1d() -> Case:
+    """Without a bias; steps of three with pixels that no tap reaches."""
+    model = nn.Sequential(
+        nn.ConvTranspose1d(2, 3, 2, stride=3, padding=1, output_padding=1, dilation=2, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(33, 2),
+    )
+    return regression(model, torch.randn(N, 2, 4))
+
+
+def conv_transpose2d() -> Case:
+    """Groups, steps and dilation of their own along each axis, and one that ends at the outputs."""
+    model = nn.Sequential(
+        nn.ConvTranspose2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), output_padding=(1, 0), groups=2),
+        nn.Tanh(),
+        nn.ConvTranspose2d(6, 2, (1, 2), padding=(0, 2), dilation=(1, 2)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    return regression(model, torch.randn(N, 4, 2, 4))
+
+
+def conv_transpose3d() -> Case:
+    model = nn.Sequential(
+        nn.ConvTranspose3d(2, 3, (1, 3, 2), stride=(1, 2, 2), padding=(0, 2, 1)),
+        nn.Tanh(),
+        nn.Flatten(1),
+        nn.Linear(18, 3),
+    )
+    return classification(model, torch.randn(N, 2, 3, 2, 2))
+
+
+def upsampled_twice() -> Case:
+    return regression(UpsampledTwice(), torch.randn(N, 2, 3))
 
 
 def depthwise() -> Case:
@@ -225,6 +263,10 @@ CASES: dict[str, Callable[[], Case]] = {
         lenet,
         conv1d_same,
         conv3d,
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+        upsampled_twice,
         depthwise,
         circular_padding,
         batch_norm,

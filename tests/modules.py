@@ -130,6 +130,18 @@ class UNet(nn.Module):
         return self.leave(torch.cat([skip, self.up(torch.tanh(self.down(skip)))], dim=1))
 
 
+class UpsampledTwice(nn.Module):
+    """One transposed convolution used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose1d(2, 2, 2, stride=2)
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.up(torch.tanh(self.up(x))).mean(-1))
+
+
 class Tagger(nn.Module):
     """Called by keywords, answers with an object that has ``logits``, one answer a token."""
 

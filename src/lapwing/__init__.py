@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lapwing import ct, gp
 from lapwing.comparison import Comparison, compare
-from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
+from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lapwing.ground.data.inputs import take
-from lapwing.jacobian.layers.factors import ConvOptions
+from lapwing.jacobian.layers.convolution import Geometry
 from tests.cases import Case
 from tests.curvature.naive import call, patches
 
@@ -37,6 +38,8 @@ def inputs_of(module: nn.Module, x: Tensor) -> Tensor:
         a = torch.nn.functional.one_hot(x.flatten(), module.num_embeddings).double().mT.unsqueeze(0)
     elif isinstance(module, nn.Linear):
         a = x.reshape(-1, x.shape[-1]).mT.unsqueeze(0)
+    elif isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        a = transposed_patches(x, module)
     else:
         assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
         if module.padding == "same":
@@ -46,8 +49,30 @@ def inputs_of(module: nn.Module, x: Tensor) -> Tensor:
             sides = ((0, 0),) * len(module.kernel_size)
         else:
             sides = tuple((pad, pad) for pad in module.padding)
-        a = patches(x, ConvOptions(module.kernel_size, module.stride, sides, module.dilation, module.groups))[0]
+        a = patches(x, Geometry(module.kernel_size, module.stride, sides, module.dilation, module.groups))[0]
     return torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
+
+
+Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+
+def transposed_patches(x: Tensor, module: Transposed) -> Tensor:
+    """``[p, i, t]``: at output τ the pixels x[t] with s t + d k - q = τ, for the taps k from the last to the first."""
+    with torch.no_grad():
+        sizes = module.forward(x).shape[2:]  # past the hooks
+    groups = x[0].unflatten(0, (module.groups, -1))
+    taps = list(product(*(reversed(range(k)) for k in module.kernel_size)))
+    places = list(product(*(range(size) for size in sizes)))
+    found = torch.zeros(*groups.shape[:2], len(taps), len(places), dtype=x.dtype)
+    for i, tap in enumerate(taps):
+        for j, place in enumerate(places):
+            options = zip(place, tap, module.dilation, module.padding, module.stride, strict=True)
+            steps = [(tau + q - d * k, s) for tau, k, d, q, s in options]
+            pixel = [step // s for step, s in steps]
+            inside = all(0 <= t < size for t, size in zip(pixel, x.shape[2:], strict=True))
+            if inside and all(step % s == 0 for step, s in steps):
+                found[:, :, i, j] = groups[(slice(None), slice(None), *pixel)]
+    return found.flatten(1, 2)
 
 
 def gradients_of(module: nn.Module, g: Tensor) -> Tensor:
@@ -62,7 +87,7 @@ def kfac(case: Case, batches: list[tuple[object, Tensor]], sharing: Literal["exp
     modules = {
         name: module
         for name, module in case.model.named_modules()
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Embedding)
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | Transposed | nn.Embedding)
     }
     found = {name: Factors(torch.zeros(()), torch.zeros(())) for name in modules}
     handles = [

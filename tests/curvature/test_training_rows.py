@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.curvature import training_rows
-from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.training_rows import FeatureRows, InputRows
+from lapwing.curvature.last_layer.features import FeatureRows
+from lapwing.curvature.tangent_kernel import TangentKernel
+from lapwing.curvature.training_rows import InputRows
 from lapwing.ground.data.inputs import concatenated
 from lapwing.posteriors import FunctionPosterior
 from tests.checker import unchecked
@@ -77,6 +78,10 @@ def test_features_of_another_layer_do_not_fit() -> None:
     posterior = fit(problem("tokens"))
     kept, model = posterior.rows, posterior.model
     assert isinstance(kept, FeatureRows) and kept.misfit(model) is None
-    for features in (kept.features[:, :, 1:], kept.features[1:], kept.features[..., 1:], kept.features[:, 0]):
+    known = kept.head.a
+    for features in (known[:, :, 1:], known[1:], known[..., 1:], known[:, 0]):
         with unchecked():
-            assert f"{list(features.shape)}" in str(replace(kept, features=features).misfit(model))
+            other = replace(kept, head=replace(kept.head, a=features))
+            assert f"{list(features.shape)}" in str(other.misfit(model))
+    renamed = replace(kept, head=replace(kept.head, weight="another.weight"))
+    assert renamed.misfit(model) is not None

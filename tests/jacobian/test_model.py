@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import take
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey, by_example
-from lapwing.jacobian.layers.factors import Factor, jacobian_rows
+from lapwing.jacobian.layers.base import Factor, by_example, jacobian_rows
+from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey
 from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
@@ -110,7 +110,7 @@ def test_parts_of_layers_can_be_uncertain(names: tuple[str, ...]) -> None:
     network = Network(case.case.model, names)
     places = torch.cat([torch.arange(case.network.size)[case.network.layout.slices[name]] for name in names])
     survey = find_layers(network, case.case.inputs)
-    assert not survey.loose
+    assert not survey.without_factors
     (block,) = identity_cotangents(case.outputs)
     forward = Pass(network, survey, case.case.inputs)
     torch.testing.assert_close(jacobian_rows(network, forward.factors(block)), case.jacobian[..., places])
@@ -184,17 +184,17 @@ def test_without_layers_there_are_no_layer_factors() -> None:
     case = known("bare_parameter")
     network = Network(case.case.model, ("scale",))
     survey = find_layers(network, case.case.inputs)
-    assert survey.layers == () and survey.loose == ("scale",)
+    assert survey.layers == () and survey.without_factors == ("scale",)
     forward = Pass(network, survey, case.case.inputs)
     assert list(forward.layer_factors(torch.ones(1, 4, 2, dtype=torch.float64))) == []
 
 
 def test_a_layer_owns_the_calls_on_its_parameters() -> None:
     case = known("called_twice")
-    assert case.survey.loose == ()
+    assert case.survey.without_factors == ()
     calls = case.model.forward(case.case.inputs).watched[1]
     assert [sum(layer.owns(call) for call in calls) for layer in case.survey.layers] == [2, 2, 2, 1]
-    assert Layer("linear", "w", None, 0).names == ("w",) and Layer("linear", None, "b", 0).names == ("b",)
+    assert Layer("Linear", "w", None, 0).names == ("w",) and Layer("Linear", None, "b", 0).names == ("b",)
 
 
 def test_chunks_shrink_with_what_an_example_needs() -> None:

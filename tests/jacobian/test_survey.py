@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import Inputs, count, take
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
-from lapwing.jacobian.layers.factors import jacobian_rows
+from lapwing.jacobian.layers.base import jacobian_rows
 from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers, probe
@@ -21,26 +21,25 @@ from tests.modules import Upcast
 from tests.posterior_cases import refused
 
 KINDS = {
-    "mlp": "linear linear",
-    "lenet": "conv conv linear",
-    "conv3d": "conv linear",
-    "batch_norm": "conv channel_norm channel_norm linear",
-    "layer_norm": "linear layer_norm layer_norm linear",
-    "transformer_batch_first": "embedding linear linear layer_norm linear linear layer_norm linear",
-    "called_twice": "conv linear layer_norm linear",
-    "frozen_backbone": "linear linear",
-    "tagger": "embedding linear linear",
+    "mlp": "Linear Linear",
+    "lenet": "Convolution Convolution Linear",
+    "conv3d": "Convolution Linear",
+    "batch_norm": "Convolution Norm Norm Linear",
+    "layer_norm": "Linear Norm Norm Linear",
+    "transformer_batch_first": "Embedding Linear Linear Norm Linear Linear Norm Linear",
+    "called_twice": "Convolution Linear Norm Linear",
+    "frozen_backbone": "Linear Linear",
+    "tagger": "Embedding Linear Linear",
 }
 
 
-LOOSE = {
+WITHOUT_FACTORS = {
     "transformer_batch_first": {"positions", "token"},
     "transformer_sequence_first": {"positions"},
     "cross_attention": {"attention.in_proj_bias", "attention.bias_k", "attention.bias_v"},
     "tied": {"embed.weight"},
     "bare_parameter": {"scale", "matrix"},
     "branching": {"scale"},
-    "unet": {"up.weight", "up.bias"},
     "rms_norm": {"1.weight"},
     "folded": {"frames.weight", "frames.bias", "norm.weight", "norm.bias"},
     "reparametrised": {
@@ -74,15 +73,15 @@ def test_layers_are_found_in_order_of_first_use(name: str) -> None:
     assert survey.output == known(name).case.likelihood.canonical(known(name).outputs).shape[1:]
 
 
-@pytest.mark.parametrize("name", LOOSE)
+@pytest.mark.parametrize("name", WITHOUT_FACTORS)
 def test_what_no_rule_explains_is_left_to_automatic_differentiation(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = known(name)
     with caplog.at_level(logging.INFO, "lapwing"):
         survey = find_layers(case.network, case.case.inputs)
-    assert set(survey.loose) == LOOSE[name]
-    assert all(name in caplog.text for name in survey.loose)
+    assert set(survey.without_factors) == WITHOUT_FACTORS[name]
+    assert all(name in caplog.text for name in survey.without_factors)
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3, 5])
@@ -174,7 +173,7 @@ def test_a_layer_used_outside_its_function_too_is_caught_by_comparing() -> None:
 
     model = Both()
     survey = find_layers(Network.of(model), torch.randn(3, 2))
-    assert survey.loose == ("outer.weight", "outer.bias")
+    assert survey.without_factors == ("outer.weight", "outer.bias")
 
 
 def test_a_weight_shared_by_layers_of_two_kinds_is_left_out_of_both() -> None:
@@ -189,7 +188,7 @@ def test_a_weight_shared_by_layers_of_two_kinds_is_left_out_of_both() -> None:
             return F.linear(h, self.table, self.bias)
 
     survey = find_layers(Network.of(Shared()), torch.randint(0, 4, (3, 2)))
-    assert survey.layers == () and survey.loose == ("table", "bias")
+    assert survey.layers == () and survey.without_factors == ("table", "bias")
 
 
 def test_a_layer_whose_examples_lie_on_another_axis_each_time_is_left_out() -> None:
@@ -223,7 +222,7 @@ def test_a_layer_whose_size_does_not_follow_the_examples_is_left_out() -> None:
             return self.even(padded)[: len(x)] + self.layer(self.seed)
 
     survey = find_layers(Network.of(Constant()), torch.randn(3, 2))
-    assert set(survey.loose) == {"seed", "layer.weight", "layer.bias", "even.weight", "even.bias"}
+    assert set(survey.without_factors) == {"seed", "layer.weight", "layer.bias", "even.weight", "even.bias"}
 
 
 def test_a_layer_whose_rank_follows_the_examples_is_left_out() -> None:
@@ -239,7 +238,7 @@ def test_a_layer_whose_rank_follows_the_examples_is_left_out() -> None:
             return self.head(torch.tanh(h))
 
     survey = find_layers(Network.of(Ranked()), torch.randn(3, 2))
-    assert survey.loose == ("layer.weight", "layer.bias")
+    assert survey.without_factors == ("layer.weight", "layer.bias")
     assert [layer.names for layer in survey.layers] == [("head.weight", "head.bias")]
 
 
@@ -251,7 +250,7 @@ def test_what_is_found_does_not_depend_on_which_example_has_padding(padded: str)
     model = nn.Sequential(nn.Embedding(4, 2, padding_idx=-4), nn.Flatten(), nn.Linear(4, 1)).double()
     network = Network.of(model)
     survey = find_layers(network, tokens)
-    assert not survey.loose
+    assert not survey.without_factors
     every = torch.tensor([[1, 0], [0, 0], [3, 2]])
     rows = jacobian_rows(network, Pass(network, survey, every).factors(torch.ones(1, 3, 1).double()))
     torch.testing.assert_close(rows, naive.jacobian(model, every)[1])
@@ -273,7 +272,7 @@ def test_padding_masks_of_a_transformer_are_no_randomness() -> None:
     hidden = torch.tensor([[False, False, False], [False, False, True], [False, True, True]])
     model, x = Masked(), torch.randn(3, 3, 4)
     survey = find_layers(Network.of(model), (x, hidden))
-    assert survey.loose == () and len(survey.layers) == 7
+    assert survey.without_factors == () and len(survey.layers) == 7
 
 
 def test_one_layer_of_a_transformer_can_be_uncertain() -> None:
@@ -295,4 +294,4 @@ def test_weights_and_outputs_of_several_types_are_refused(head: torch.dtype) -> 
 def test_a_frozen_body_may_have_another_type() -> None:
     model = Upcast(torch.float32)
     model.body.requires_grad_(False)
-    assert find_layers(Network.of(model), torch.zeros(4, 3)).loose == ()
+    assert find_layers(Network.of(model), torch.zeros(4, 3)).without_factors == ()

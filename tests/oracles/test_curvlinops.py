@@ -15,9 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, sweep
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher
+from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -80,7 +83,7 @@ class Pair:
         }[loss]
         self.batches = [(x[:4], y[:4]), (x[4:], y[4:])]
 
-    def ours(self, total: Accumulator | None, curvature: Curvature | None = None) -> Held:
+    def ours(self, total: Accumulator | None, curvature: Curvature | None = None) -> BlockedCurvature:
         network = Network.of(self.model)
         total = total or DenseSum(network)
         survey = find_layers(network, self.batches[0][0])

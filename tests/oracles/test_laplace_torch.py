@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.curvature.sums import Held
+from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Kronecker
 from lapwing.posteriors import WeightPosterior
@@ -166,7 +166,7 @@ def test_backpack_mixes_expand_and_reduce() -> None:
     assert isinstance(convolution, Kronecker) and isinstance(gradients, Kronecker)
     mixture = Kronecker(gradients.left, convolution.right, 9.0 * convolution.scale)
     blocks = (mixture, summed.blocks[1], *whole.blocks[2:])
-    mixed = replace(expand, held=Held(replace(whole, blocks=blocks), expand.held.partition))
+    mixed = replace(expand, held=BlockedCurvature(replace(whole, blocks=blocks), expand.held.partition))
     other = peer("convolutional", "all", "kron", backends.BackPackGGN)
     check_same(mixed, other, new)
     assert mixed.log_marginal() != pytest.approx(expand.log_marginal(), rel=1e-3)

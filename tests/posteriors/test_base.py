@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.curvature import gram
+from lapwing.curvature import tangent_kernel
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
+from lapwing.jacobian.layers import base as layers
 from lapwing.posteriors import Step, base
 from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
 from tests.checker import unchecked
@@ -129,7 +130,8 @@ class TestPredict:
         net = torch.nn.Sequential(torch.nn.Linear(6, 300), torch.nn.Tanh(), torch.nn.Linear(300, 9)).double()
         posterior = lw.Laplace(lw.Gaussian(), structure=structure).fit(net, (x, y))
         whole = posterior.predict(x, joint=True).outputs.covariance
-        monkeypatch.setattr(gram, "BUDGET", 2**19)
+        monkeypatch.setattr(tangent_kernel, "BUDGET", 2**19)
+        monkeypatch.setattr(layers, "ROWS", 2**16)
         with Meter() as meter:
             pieces = posterior.predict(x, joint=True).outputs.covariance
         torch.testing.assert_close(pieces, whole, rtol=1e-10, atol=1e-10 * float(whole.abs().max()))

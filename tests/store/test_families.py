@@ -104,7 +104,7 @@ def test_priors_of_others_are_refused() -> None:
 
 
 def test_surveys() -> None:
-    layers = (Layer("conv", "0.weight", None, 0), Layer("layer_norm", None, "1.bias", 1))
+    layers = (Layer("Convolution", "0.weight", None, 0), Layer("Norm", None, "1.bias", 1))
     survey = Survey(layers, ("gate",), torch.Size([4, 3]), (12, 7), "one by one")
     again = through(Survey, survey)
     assert again == survey

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature.sums import Held
+from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.ground.layout import Layout
 from lapwing.linalg import Diagonal, LowRank
@@ -113,7 +113,7 @@ def test_round_trip_of_every_selection_and_prior(
 
 def with_rank(posterior: Posterior, base: Diagonal | None) -> WeightPosterior:
     assert isinstance(posterior, WeightPosterior)
-    return replace(posterior, held=Held(LowRank(normal(posterior.network.size, 3), base)))
+    return replace(posterior, held=BlockedCurvature(LowRank(normal(posterior.network.size, 3), base)))
 
 
 @pytest.mark.parametrize("based", [False, True])

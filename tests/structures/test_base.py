@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature.ggn import GGN, Noise
+from lapwing.curvature.kinds import GGN, SampledGGN
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.priors import GPrior
@@ -72,13 +72,13 @@ def test_the_scale_from_noise_comes_closer_with_more_of_it(name: str) -> None:
 
 def test_noise_is_unbiased_for_the_output_curvature(generator: torch.Generator) -> None:
     likelihood, f = lw.Categorical(), torch.randn(3, 4, dtype=torch.float64)
-    blocks = list(Noise(20_000).cotangents(likelihood, f, torch.zeros(3, dtype=torch.long), generator=generator))
-    assert max(len(block) for block in blocks) == Noise(20_000).width(4) == 64
+    blocks = list(SampledGGN(20_000).cotangents(likelihood, f, torch.zeros(3, dtype=torch.long), generator=generator))
+    assert max(len(block) for block in blocks) == SampledGGN(20_000).width(4) == 64
     u = torch.cat(blocks)
     torch.testing.assert_close(torch.einsum("knc,kni->nci", u, u), likelihood.hessian(f), rtol=0, atol=0.01)
     assert GGN().width(4) == 4
     with pytest.raises(ConfigError, match="samples of at least 1"):
-        Noise(0)
+        SampledGGN(0)
 
 
 @pytest.mark.parametrize("structure", EXACT)
@@ -190,7 +190,7 @@ def test_noise_has_the_second_moment_of_the_curvature_however_few_its_draws() ->
     likelihood, outputs = lw.Categorical(), torch.tensor([[0.3, -0.5, 1.0]]).double()
     targets, generator = torch.tensor([1]), torch.Generator().manual_seed(0)
     drawn = [
-        torch.cat(list(Noise(2).cotangents(likelihood, outputs, targets, generator=generator)))[:, 0]
+        torch.cat(list(SampledGGN(2).cotangents(likelihood, outputs, targets, generator=generator)))[:, 0]
         for _ in range(4000)
     ]
     found = torch.stack([u.mT @ u for u in drawn]).mean(0)

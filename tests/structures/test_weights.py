@@ -305,3 +305,16 @@ def test_the_module_is_left_as_it_is(selection: Selection) -> None:
     chosen(selection, model, normal(6, 1, 5, 5), labels(6, classes=3))
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_transposed_convolution_can_be_the_last_layer() -> None:
+    """The decoder of an image: the same posterior as by name."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 2, stride=2), nn.Tanh(), nn.ConvTranspose2d(3, 2, 2, stride=2)).double()
+    x, y = torch.randn(5, 1, 4, 4, dtype=torch.float64), torch.randint(0, 2, (5, 4, 4))
+    likelihood = lw.Categorical(event_dim=2, class_dim=1)
+    found = [
+        lw.Laplace(likelihood, weights=weights, structure=lw.Full(view="weights")).fit(model, (x, y))
+        for weights in (lw.LastLayer(), lw.Names("2.*"))
+    ]
+    assert found[0].network.names == ("2.weight", "2.bias")
+    torch.testing.assert_close(*(posterior.predict(x).probs for posterior in found))

@@ -129,7 +129,9 @@ class Fold:
         if not self.parts:
             for _ in self:
                 pass
-        data, parts, score = self._model.data, self.parts, self._score
+        data = self._model.data
+        parts = self.parts
+        score = self._score
         counted, misfit = data.added(torch.tensor([self._counted, self._misfit], dtype=torch.float64)).tolist()
         if not counted:
             raise DataError("at least one target that is not ignored", "none", "labels other than -100")

@@ -11,15 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take, tensors
+from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer
-from lapwing.jacobian.model import BUDGET, Model, Pass
+from lapwing.jacobian.layers.base import Factor
+from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.linearisation import BatchJacobian
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
-
-LOOKED_AT = 8
-"""Examples in which the inputs of a network are looked for among those of its last layer."""
 
 
 def rows_of(model: Model, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> list[Factor]:
@@ -114,80 +111,6 @@ class TrainingRows(abc.ABC):
 
     def _by_example(self, block: Float[Tensor, "m s"]) -> Float[Tensor, "n k s"]:
         return block.unflatten(0, (-1, self.cotangents.shape[0]))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class FeatureRows(TrainingRows):
-    """Rows of the layer that makes the outputs, the only uncertain one: its inputs are all there is to know.
-
-    Args:
-        features: Inputs of that layer at the training inputs, as ``Outer`` has them.
-        options: Geometry of a convolution.
-    """
-
-    features: Float[Tensor, "n *inputs"]
-    options: ConvOptions | None = None
-
-    @property
-    def by_features(self) -> bool:
-        """See ``TrainingRows``."""
-        return True
-
-    @property
-    def held(self) -> str:
-        """See ``TrainingRows``."""
-        return "features of the training inputs kept"
-
-    def factor(self, model: Model, place: slice) -> Outer:
-        """The factor of the layer for some examples.
-
-        Args:
-            model: The network and its likelihood.
-            place: Which.
-        """
-        (layer,) = model.survey.layers
-        cotangents = self.cotangents[:, place].movedim(0, 1)
-        by_position = cotangents.reshape(*cotangents.shape[:2], -1, cotangents.shape[-1])
-        g = by_position.mT.unsqueeze(2)
-        return Outer(layer.weight, layer.bias, g, self.features[place], self.options)
-
-    def factors(self, model: Model, place: slice) -> list[Factor]:
-        """See ``TrainingRows``; the network is not called."""
-        return [self.factor(model, place).double()]
-
-    def push(self, model: Model, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
-        """See ``TrainingRows``; the network is not called."""
-        parts: list[Tensor] = []
-        for place in self._places(model):
-            factor = self.factor(model, place).for_products()
-            moved = factor.push(model.network.part(factor.names, block))
-            parts.append(moved.flatten(0, 1))
-        return torch.cat(parts)
-
-    def pull(self, model: Model, block: Float[Tensor, "m s"]) -> Float[Tensor, "d s"]:
-        """See ``TrainingRows``; the network is not called."""
-        parts = self._by_example(block)
-        total = block.new_zeros(model.network.size, block.shape[1])
-        for place in self._places(model):
-            factor = self.factor(model, place).for_products()
-            total += model.network.joined([(factor.names, factor.pull(parts[place]))], 0)
-        return total
-
-    def misfit(self, model: Model) -> str | None:
-        """See ``TrainingRows``."""
-        expected = (1, self.cotangents.shape[0], model.network.size)
-        try:
-            came = tuple(self.factor(model, slice(0, 1)).rows().shape)
-        except (RuntimeError, ValueError, IndexError):  # sizes that cannot be multiplied
-            came = None
-        fits = model.survey.head and len(self.features) == self.cotangents.shape[1] and came == expected
-        return None if fits else f"features of shape {list(self.features.shape)}"
-
-    def _places(self, model: Model) -> list[slice]:
-        """Pieces of the examples whose explicit rows fit ``BUDGET``."""
-        size = model.chunk(self.cotangents.shape[0], BUDGET, model.network.size)
-        return [place for place, _ in chunks(self.features, size)]
 
 
 @final
@@ -290,24 +213,3 @@ class InputRows(TrainingRows):
                 "a loader that does not shuffle at both times, or save(posterior, path, training_inputs=True)",
             )
         return found
-
-
-def hides_inputs(forward: Pass) -> bool:
-    """Whether the layer that makes the outputs sees something other than the network's inputs.
-
-    Other parameters come before it, and no number of the inputs is among its own in each of the first examples.
-
-    Args:
-        forward: Some examples in a network whose outputs one layer makes.
-    """
-    (layer,) = forward.survey.layers
-    own = layer.names[0].rpartition(".")[0]
-    if all(name.rpartition(".")[0] == own for name in forward.network.fixed):
-        return False
-    features = forward.head.a[:LOOKED_AT].flatten(1)
-    for value in tensors(forward.inputs):
-        numbers = value[:LOOKED_AT].to(features).flatten(1)
-        seen = torch.stack([torch.isin(mine, theirs) for mine, theirs in zip(numbers, features, strict=True)])
-        if bool((seen & (numbers != 0)).all(0).any()):
-            return False
-    return True

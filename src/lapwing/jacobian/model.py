@@ -21,20 +21,10 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track
-from lapwing.jacobian.layers.capture import (
-    NORMS,
-    Call,
-    Layer,
-    Survey,
-    affine_sum,
-    by_example,
-    captured,
-    examples_first,
-    leaves,
-)
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, patches
-from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.layers.loose import loose_rows
+from lapwing.jacobian.layers.autodiff import autodiff_rows
+from lapwing.jacobian.layers.base import Call, Explicit, Factor
+from lapwing.jacobian.layers.capture import Survey, captured, kind_of, leaves
+from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
@@ -148,12 +138,12 @@ class Pass:
         return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
 
     @cached_property
-    def head(self) -> Outer:
+    def head(self) -> OuterProducts:
         """The layer that makes the outputs, by its inputs alone: ``J = I ⊗ aᵀ`` at each position. Its g is not one."""
         (layer,), (outputs, calls) = self.survey.layers, self.watched
         (call,) = [call for call in calls if layer.owns(call)]
         nothing = outputs.new_zeros(()).expand(call.shape[0], 1, *call.shape[1:])
-        return cast(Outer, self._factor(layer, [call], [nothing]))
+        return cast(OuterProducts, kind_of(layer).of(layer, [call], [nothing], count(self.inputs)))
 
     def factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
         """The factors of every uncertain parameter, layer by layer.
@@ -174,14 +164,17 @@ class Pass:
         """
         yield from self.layer_factors(cotangents, room)
         survey = self.survey
-        if survey.loose:
+        if survey.without_factors:
             returned = self._cotangents_returned(cotangents)
-            for name, rows in loose_rows(self.network, survey.loose, self.inputs, returned, survey.way).items():
-                yield Rows(name, None, rows)
+            for name, rows in autodiff_rows(
+                self.network, survey.without_factors, self.inputs, returned, survey.way
+            ).items():
+                yield Explicit(name, None, rows)
 
     def layer_factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
         """The factors of the layers alone; without room, what one is made from is not held until the next."""
         outputs, calls = self.watched
+        n = count(self.inputs)
         uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
         held: list[Tensor] = []
         pulled_back = self._cotangents_returned(cotangents) if uses else cotangents[:0]
@@ -189,7 +182,7 @@ class Pass:
             edges = [call.edge for _, call in uses]
             pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
             for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
-                part = self._kept(layer, call, outputs.new_zeros(call.shape) if g is None else g)
+                part = kind_of(layer).kept(layer, call, outputs.new_zeros(call.shape) if g is None else g, n)
                 if len(cotangents) == 1:
                     held.append(part.unsqueeze(1))
                     continue
@@ -206,7 +199,7 @@ class Pass:
                     "a batch that went another way",
                     "weights=Names(...) or requires_grad_(False) to leave that layer out",
                 )
-            yield self._factor(layer, own, [held.pop(0) for _ in own])
+            yield kind_of(layer).of(layer, own, [held.pop(0) for _ in own], n)
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
@@ -219,46 +212,11 @@ class Pass:
         """Cotangents of what the network returned."""
         return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
 
-    def _kept(self, layer: Layer, call: Call, g: Tensor) -> Tensor:
-        """What is kept of a gradient at a layer's output: for norms, whose Jacobian is small, that; else all of it."""
-        if layer.kind not in NORMS:
-            return g
-        width = self.network.params[layer.names[0]].ndim if layer.kind == "layer_norm" else 0
-        n = count(self.inputs)
-        weight = [] if layer.weight is None else [affine_sum(g * call.input, layer.axis, n, width)]
-        bias = [] if layer.bias is None else [affine_sum(g, layer.axis, n, width)]
-        return torch.cat([*weight, *bias], dim=-1)
-
-    def _factor(self, layer: Layer, calls: list[Call], grads: list[Tensor]) -> Factor:
-        """A layer's factor; several uses of its weight count as positions of one."""
-        n, axis = count(self.inputs), layer.axis
-        if layer.kind in NORMS:
-            return Rows(layer.weight, layer.bias, sum(grads[1:], start=grads[0]))
-        if layer.kind == "conv":
-            options = [call.options for call in calls if call.options is not None]
-            g = at_positions([part.flatten(3).unflatten(2, (options[0].groups, -1)) for part in grads], -1)
-            if len(calls) == 1:
-                return Outer(layer.weight, layer.bias, g, calls[0].input, options[0])
-            a = [patches(call.input, each) for call, each in zip(calls, options, strict=True)]
-            return Outer(layer.weight, layer.bias, g, at_positions(a, -1))
-        g = at_positions([by_example(part, axis, n) for part in grads], 2)
-        if layer.kind == "embedding":
-            index = at_positions([examples_first(call.input, axis, n, 0) for call in calls], 1)
-            rows, width = self.network.params[layer.names[0]].shape
-            return Lookup(layer.weight, None, g, (rows, width), index, calls[0].padding)
-        a = at_positions([examples_first(call.input, axis, n, 1) for call in calls], 1)
-        return Outer(layer.weight, layer.bias, g.mT.unsqueeze(2), a.mT.unsqueeze(1))
-
 
 def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:
     """``⟨u, f⟩``, whose gradient is ``Jᵀ u``: autograd given u itself first imports sympy, which takes a second."""
     with torch.inference_mode(False), torch.enable_grad():
         return (outputs * ordinary(cotangent).to(outputs)).sum()
-
-
-def at_positions(uses: list[Tensor], axis: int) -> Tensor:
-    """What several uses of one weight have, as if they were positions of one use; that of one use itself."""
-    return uses[0] if len(uses) == 1 else torch.cat(uses, axis)
 
 
 @contextmanager

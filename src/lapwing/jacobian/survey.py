@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +23,9 @@ from lapwing.ground.distributed import several
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError, reason_of
 from lapwing.ground.layout import Params
 from lapwing.jacobian.hidden import warn_of_hidden
-from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
-from lapwing.jacobian.layers.loose import close, right_way
+from lapwing.jacobian.layers.autodiff import close, right_way
+from lapwing.jacobian.layers.base import Call, Layer
+from lapwing.jacobian.layers.capture import Survey, captured, history, kind_of, leaves, origin
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Likelihood
@@ -64,10 +64,10 @@ def makes_outputs(forward: Pass) -> bool:
         A backward pass from the outputs to that layer, where there is one.
     """
     network, survey = forward.network, forward.survey
-    if survey.loose or network.index is not None or len(survey.layers) != 1:
+    if survey.without_factors or network.index is not None or len(survey.layers) != 1:
         return False
     outputs, calls = forward.watched
-    if survey.layers[0].kind not in ("linear", "conv") or len(calls) != 1:
+    if not kind_of(survey.layers[0]).by_output or len(calls) != 1:
         return False
     if origin(outputs, (calls[0].edge.node,)) is not calls[0].edge.node:
         return False
@@ -130,9 +130,9 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     wrong = _disagreeing(seen.knowing(survey), plain, params)
     if wrong:
         survey = _survey(network, tuple(x for x in layers if not wrong & set(x.names)), calls, outputs)
-    if survey.loose:
-        logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.loose))
-        survey = replace(survey, way=right_way(network, survey.loose, probe(inputs, 2)))
+    if survey.without_factors:
+        logger.info("no layer factors for %s: using automatic differentiation there", ", ".join(survey.without_factors))
+        survey = replace(survey, way=right_way(network, survey.without_factors, probe(inputs, 2)))
     return seen.knowing(survey)
 
 
@@ -227,7 +227,7 @@ def _layers(calls: list[Call], fewer: list[Call]) -> tuple[Layer, ...]:
     for call, smaller in zip(calls, fewer, strict=False):
         key = (call.weight, call.bias)
         axis = _example_axis(call.shape, smaller.shape) if (smaller.weight, smaller.bias) == key else None
-        layer = None if axis is None else Layer(call.kind, call.weight, call.bias, axis)
+        layer = None if axis is None else Layer(call.kind.__name__, call.weight, call.bias, axis)
         found[key] = layer if found.get(key, layer) == layer else None
     uses = Counter(name for key in found for name in key)
     return tuple(x for x in found.values() if x is not None and all(uses[name] == 1 for name in x.names))
@@ -250,16 +250,17 @@ def _survey(network: Network, layers: tuple[Layer, ...], calls: list[Call], outp
 
 def _floats(network: Network, calls: list[Call], loose: tuple[str, ...]) -> tuple[int, int]:
     """Numbers one of three examples occupies: a cotangent's gradients and Jacobian, and the activations and inputs."""
-    outputs = sum(prod(call.shape) // 3 for call in calls if call.kind not in NORMS)
-    columns, matrices = [0], [0]
-    for call in calls:
-        if call.options is None:
-            columns.append(call.input.numel() // 3)
-        else:
-            columns.append(call.input.shape[1] * prod(call.options.kernel) * prod(call.shape[2:]))
-            matrices.append(network.params[call.weight].numel() if call.weight is not None else 0)
+    examples = 3
+    sizes = [call.kind.sizes(call, examples, _entries(network, call.weight)) for call in calls]
+    outputs = sum(each.outputs for each in sizes)
+    inputs = max((each.inputs for each in sizes), default=0)
+    matrix = max((each.matrix for each in sizes), default=0)
     rows = sum(network.params[name].numel() for name in loose)
-    return outputs + 2 * max(matrices) + rows, 3 * outputs + 2 * max(columns)
+    return outputs + 2 * matrix + rows, 3 * outputs + 2 * inputs
+
+
+def _entries(network: Network, name: str | None) -> int:
+    return 0 if name is None else network.params[name].numel()
 
 
 def _disagreeing(full: Pass, plain: Tensor, params: Params) -> set[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.curvature.ggn import GGN, Curvature
+from lapwing.curvature.kinds import GGN, Curvature
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import ConfigError, check_kind

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.gram import TangentKernel, joint
-from lapwing.curvature.sums import Held
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.propagation import Propagation
+from lapwing.curvature.tangent_kernel import TangentKernel, joint
 from lapwing.curvature.training_rows import TrainingRows
-from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import DataError, UnsupportedError
@@ -23,6 +23,7 @@ from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
+from lapwing.jacobian.layers.base import contracted
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
@@ -209,7 +210,7 @@ class FunctionPosterior(ExactPosterior):
     @cached_property
     def _prior_propagation(self) -> Propagation:
         """The outputs' covariance before any data: the tangent kernel at one input."""
-        return Propagation(self.model, (Held(Diagonal(self.prior_diagonal)),))
+        return Propagation(self.model, (BlockedCurvature(Diagonal(self.prior_diagonal)),))
 
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""

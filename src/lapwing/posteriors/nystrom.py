@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.features import Features, TangentFeatures
-from lapwing.curvature.gram import joint
-from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.propagation import Propagation
+from lapwing.curvature.tangent_features import Features, TangentFeatures
+from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data
@@ -232,7 +232,7 @@ class NystromPosterior(ExactPosterior):
         shape = features.mean.shape
         prior = None
         if self.residual:
-            propagation = Propagation(self.model, (Held(Diagonal(self.prior_diagonal)),))
+            propagation = Propagation(self.model, (BlockedCurvature(Diagonal(self.prior_diagonal)),))
             prior = joint(propagation, inputs)[1].double()[None]
         together = Features(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)

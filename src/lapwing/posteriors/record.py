@@ -15,7 +15,7 @@ from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground.errors import DataError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, Records
-from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.layers.capture import KINDS, Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
@@ -58,9 +58,11 @@ def check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> No
     Raises:
         DataError: Naming what differs.
     """
-    names = [*(name for layer in survey.layers for name in layer.names), *survey.loose]
+    names = [*(name for layer in survey.layers for name in layer.names), *survey.without_factors]
     if sorted(names) != sorted(network.names):
         raise DataError(f"a survey of {list(network.names)[:5]}", f"one of {names[:5]}", REPAIR)
+    if not all(layer.kind in KINDS for layer in survey.layers):
+        raise DataError(f"layers of kinds {', '.join(KINDS)}", f"{[layer.kind for layer in survey.layers]}", REPAIR)
     if not all(0 <= layer.axis < AXES for layer in survey.layers):
         raise DataError("an axis of the examples in every layer", f"{[layer.axis for layer in survey.layers]}", REPAIR)
     if min((*survey.output, *survey.floats), default=0) < 0 or math.prod(survey.output) > OUTPUTS:

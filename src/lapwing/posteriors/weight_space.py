@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.gram import joint
-from lapwing.curvature.head import basis, spectra
-from lapwing.curvature.sums import Held
-from lapwing.curvature.variance import CHEAPER, Propagation
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.last_layer.head import basis, spectra
+from lapwing.curvature.propagation import CHEAPER, Propagation
+from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike
 from lapwing.ground.data.sources import Data
@@ -59,7 +59,7 @@ class WeightPosterior(ExactPosterior):
         held: The curvature G.
     """
 
-    held: Held
+    held: BlockedCurvature
 
     def __repr__(self) -> str:
         more, less = self.precision_error
@@ -73,13 +73,13 @@ class WeightPosterior(ExactPosterior):
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """See ``Posterior.record``."""
         curvature = records.state(self.held, "curvature")
-        return self._fields_record(records.giving({Held: None})) | {"curvature": curvature}
+        return self._fields_record(records.giving({BlockedCurvature: None})) | {"curvature": curvature}
 
     @classmethod
     def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> WeightPosterior:
         """See ``Posterior.of_record``."""
-        curvature = records.read(Held, record.get("curvature"), "curvature")
-        return super().of_record(record, records.giving({Held: curvature}), network, data)
+        curvature = records.read(BlockedCurvature, record.get("curvature"), "curvature")
+        return super().of_record(record, records.giving({BlockedCurvature: curvature}), network, data)
 
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
@@ -125,7 +125,7 @@ class WeightPosterior(ExactPosterior):
         return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
 
     @cached_property
-    def precision(self) -> Held:
+    def precision(self) -> BlockedCurvature:
         """The posterior precision Λ = s G + A.
 
         Warns:
@@ -138,9 +138,9 @@ class WeightPosterior(ExactPosterior):
             warn_of_rounding(curvature, float(self.prior_diagonal.min()))
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
-            return Held(curvature.shifted(float(precisions)), self.held.partition)
+            return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return Held(curvature.plus_diagonal(prior.values), self.held.partition)
+        return BlockedCurvature(curvature.plus_diagonal(prior.values), self.held.partition)
 
     @property
     def precision_operator(self) -> Structured:
@@ -165,7 +165,7 @@ class WeightPosterior(ExactPosterior):
         )
 
     @property
-    def _curvature(self) -> Held:
+    def _curvature(self) -> BlockedCurvature:
         return self.held
 
     def _complexity(self) -> Complexity:

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from lapwing import ct
-from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
-from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, SampledGGN
+from lapwing.curvature.last_layer.features import FeatureRows
+from lapwing.curvature.training_rows import InputRows, TrainingRows
 from lapwing.ground.files.archive import Tensors
 from lapwing.ground.files.records import Families, Records
+from lapwing.jacobian.layers.capture import HEADS
+from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
@@ -46,12 +49,13 @@ FAMILIES: Families = {
     gp.Kernel: named(
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
-    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, Noise),
+    Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
     Fit: named(StructureFit),
     Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
     Operator: OPERATORS,
+    OuterProducts: named(*HEADS),
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),
     Solver: named(AlternatingProjections, CG, Cholesky, PrimalSGD, SDD, SGD),

@@ -9,7 +9,7 @@ from typing import final
 
 import torch
 
-from lapwing.curvature.ggn import GGN, Hessian, MCFisher
+from lapwing.curvature.kinds import GGN, Hessian, MCFisher
 from lapwing.ground.data.inputs import count
 from lapwing.jacobian.products.forms import multiplications
 from lapwing.posteriors import Posterior

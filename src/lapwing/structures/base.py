@@ -10,9 +10,10 @@ from typing import Any, TypeVar, final
 
 import torch
 
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, Noise, chunk_size, sweep
-from lapwing.curvature.sums import DiagonalSum
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
+from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.model import Model
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -94,7 +95,7 @@ class FitTask:
         )
         logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
         generator = self.generator or seeded_by_data(model)
-        return replace(self, curvature=Noise(DRAWS), generator=generator)
+        return replace(self, curvature=SampledGGN(DRAWS), generator=generator)
 
     def with_prior_scale(self) -> FitTask:
         """The task with a prior that knows its scale: diag(M), exact from layer factors or from noise.
@@ -108,7 +109,7 @@ class FitTask:
         if not isinstance(prior, GPrior) or prior.scale is not None:
             return self
         total = DiagonalSum(self.model.network)
-        curvature = GGN() if prior.samples is None else Noise(prior.samples)
+        curvature = GGN() if prior.samples is None else SampledGGN(prior.samples)
         sweep(self.model, curvature, total, generator=self.generator)
         diagonal = total.result().operator.diagonal()
         return replace(self, prior=prior.scaled_by(diagonal, self.model.network.uncertain))

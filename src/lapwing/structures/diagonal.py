@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from lapwing import linalg
-from lapwing.curvature.sums import DiagonalSum
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior

@@ -10,11 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import Hessian, chunk_size
-from lapwing.curvature.gram import TangentKernel
-from lapwing.curvature.sums import DenseSum, Held
-from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
+from lapwing.curvature.kinds import Hessian
+from lapwing.curvature.last_layer.features import FeatureRows, hides_inputs, joined
+from lapwing.curvature.sweep import chunk_size
+from lapwing.curvature.tangent_kernel import TangentKernel
+from lapwing.curvature.training_rows import InputRows, TrainingRows
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import (
@@ -25,7 +28,7 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
-from lapwing.jacobian.layers.factors import ConvOptions
+from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
@@ -119,7 +122,9 @@ class Full(Structure):
         hessian = hessian_product(task.model).dense(self.max_bytes)
         symmetric = (hessian + hessian.mT) / 2
         identity = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
-        posterior = task.posterior(WeightPosterior, task.totals(), Held(Dense(symmetric + damping * identity)))
+        posterior = task.posterior(
+            WeightPosterior, task.totals(), BlockedCurvature(Dense(symmetric + damping * identity))
+        )
         try:
             posterior.precision.operator.logdet()
         except NumericalError as reason:
@@ -169,23 +174,21 @@ def training_rows(task: FitTask) -> tuple[TrainingRows, Totals]:
     """
     data = Fold(task.model, chunk_size(task.model, task.curvature))
     cotangents = list[Tensor]()
-    features = list[Tensor]()
+    heads = list[OuterProducts]()
     inputs = list[Inputs]()
-    options: ConvOptions | None = None
     by_features = task.model.survey.head
     for forward, f, y in data:
         blocks = task.curvature.cotangents(task.model.likelihood, f, y, generator=task.generator)
         cotangents.append(torch.cat(list(blocks)))
-        if by_features and not features:
+        if by_features and not heads:
             by_features = hides_inputs(forward)
         if by_features:
-            features.append(forward.head.a)
-            options = forward.head.options
+            heads.append(forward.head.without_gradients())
         else:
             inputs.append(forward.inputs)
     columns = torch.cat(cotangents, dim=1)
     if by_features:
-        return FeatureRows(columns, torch.cat(features), options), data.totals()
+        return FeatureRows(columns, joined(heads)), data.totals()
     return InputRows(columns, concatenated(inputs)), data.totals()
 
 

@@ -9,10 +9,12 @@ from typing import final, get_args
 import torch
 
 from lapwing import linalg
-from lapwing.curvature.ggn import GGN, sweep
-from lapwing.curvature.kfac import Bias, KroneckerSum, Sharing
+from lapwing.curvature.kfac import Bias, KroneckerSum
+from lapwing.curvature.kinds import GGN
+from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
-from lapwing.jacobian.layers.capture import NORMS
+from lapwing.jacobian.layers.capture import kind_of
+from lapwing.jacobian.layers.moments import Sharing
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
@@ -64,7 +66,7 @@ class KFAC(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if layer.kind not in NORMS]
+        layers = [layer.names for layer in task.model.survey.layers if not kind_of(layer).elementwise]
         each_alone = [(name,) for names in layers for name in names]
         blocks = layers if self.bias == "joint" else each_alone
         _check_one_precision(task, blocks)

@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import linalg
-from lapwing.curvature.ggn import sweep
-from lapwing.curvature.sums import DiagonalSum, Held
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
@@ -89,7 +90,7 @@ class LowRank(CurvatureRecipe, Structure):
             prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
             trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
             factor = self._adapted(curvature, most, trace, prior, self.tolerance)
-        posterior = task.posterior(WeightPosterior, totals, Held(linalg.LowRank(factor)))
+        posterior = task.posterior(WeightPosterior, totals, BlockedCurvature(linalg.LowRank(factor)))
         rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
         check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()), rank)
         return posterior

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from lapwing.curvature.ggn import GGN, sweep
-from lapwing.curvature.sums import DiagonalSum
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.kinds import GGN
+from lapwing.curvature.sweep import sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
@@ -311,7 +312,7 @@ def last_layer(network: Network, data: Data) -> tuple[str, ...]:
     inputs = data.first()
     with examples_apart(network, inputs):
         outputs, calls = captured(network, probe(inputs, 2), leaves(network))
-    edges = {call.edge.node: call for call in calls if call.kind in ("linear", "conv")}
+    edges = {call.edge.node: call for call in calls if call.kind.affine}
     moves = {*MOVES, *WRITES, *PAIRED}
     moves -= {"Add", "ToCopy"}  # what is added may be a frozen layer; a cast is refused later
     node = origin(outputs, edges, moves)

@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.capture import Call, Capture, origin, spread
-from lapwing.jacobian.layers.factors import ConvOptions, patches
+from lapwing.jacobian.layers.base import Call
+from lapwing.jacobian.layers.capture import Capture, origin
+from lapwing.jacobian.layers.convolution import Geometry, each_axis, patches
+from lapwing.jacobian.layers.embedding import Embedding
+from lapwing.jacobian.layers.linear import Linear
+from lapwing.jacobian.layers.norm import Norm
 
 
 def watched(*names: str, shape: tuple[int, ...] = (3, 3)) -> dict[str, Tensor]:
@@ -27,7 +31,7 @@ def test_modules_and_functions_are_seen_alike() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU(inplace=True), nn.Linear(3, 1, bias=False))
     x = torch.randn(4, 2)
     first, second = seen(model, x)
-    assert (first.kind, first.weight, first.bias, first.shape) == ("linear", "0.weight", "0.bias", (4, 3))
+    assert (first.kind, first.weight, first.bias, first.shape) == (Linear, "0.weight", "0.bias", (4, 3))
     assert (second.weight, second.bias) == ("2.weight", None)
     assert torch.equal(first.input, x) and not first.input.requires_grad
     with Capture({"w": model[0].weight}) as capture:
@@ -43,14 +47,14 @@ def test_every_layer_function_has_a_kind() -> None:
         F.embedding(torch.tensor([0, 2]), w)
         F.conv1d(x[None], w[..., None])
         F.layer_norm(x, (3,), w[0])
-    assert [call.kind for call in capture.calls] == ["linear", "embedding"]  # a view of a weight is another tensor
+    assert [call.kind for call in capture.calls] == [Linear, Embedding]  # a view of a weight is another tensor
     v = watched("v", shape=(3,))["v"]
     with Capture({"v": v}) as capture:
         F.layer_norm(x, (3,), weight=v)
         F.batch_norm(x, torch.zeros(3), torch.ones(3), v)
         F.group_norm(x, 3, bias=v)
     kinds = [(call.kind, call.weight, call.bias) for call in capture.calls]
-    assert kinds == [("layer_norm", "v", None), ("channel_norm", "v", None), ("channel_norm", None, "v")]
+    assert kinds == [(Norm, "v", None), (Norm, "v", None), (Norm, None, "v")]
 
 
 def test_what_is_not_watched_or_not_differentiable_is_not_recorded() -> None:
@@ -86,14 +90,14 @@ def test_norms_record_their_normalised_input() -> None:
 def test_convolutions_record_their_geometry() -> None:
     x = torch.randn(1, 4, 6, 6)
     (call,) = seen(nn.Conv2d(4, 4, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), groups=2), x)
-    assert call.options == ConvOptions((3, 2), (2, 2), ((1, 1), (0, 0)), (1, 2), 2)
+    assert call.options == Geometry((3, 2), (2, 2), ((1, 1), (0, 0)), (1, 2), 2)
     (call,) = seen(nn.Conv2d(4, 4, (5, 3), padding="same", dilation=(1, 2)), x)
     assert call.options is not None and call.options.padding == ((2, 2), (2, 2))
     (call,) = seen(nn.Conv1d(6, 1, 3, padding="valid"), x[0])
-    assert call.options == ConvOptions((3,), (1,), ((0, 0),), (1,), 1)
+    assert call.options == Geometry((3,), (1,), ((0, 0),), (1,), 1)
     with Capture(watch := {"w": torch.randn(2, 6, 3).requires_grad_()}) as capture:
         F.conv1d(x[0], watch["w"], stride=(2,), padding=(1,))
-    assert capture.calls[0].options == ConvOptions((3,), (2,), ((1, 1),), (1,), 1)
+    assert capture.calls[0].options == Geometry((3,), (2,), ((1, 1),), (1,), 1)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -109,9 +113,9 @@ def test_same_padding_is_placed_as_the_convolution_places_it(kernel: int, dilati
 
 
 def test_an_option_is_given_once_or_for_each_axis() -> None:
-    assert spread(2, 3) == (2, 2, 2)
-    assert spread((2,), 3) == (2, 2, 2)
-    assert spread((1, 2, 3), 3) == (1, 2, 3)
+    assert each_axis(2, 3) == (2, 2, 2)
+    assert each_axis((2,), 3) == (2, 2, 2)
+    assert each_axis((1, 2, 3), 3) == (1, 2, 3)
 
 
 def test_attention_is_seen_as_the_linear_maps_inside() -> None:

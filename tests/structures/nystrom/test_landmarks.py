@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature import features as made
+from lapwing.curvature import tangent_features as made
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import TooLargeError
 from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, candidates, drawn_landmarks, leverage, product

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.curvature.features import TangentFeatures
+from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.predictive import Classification, Link

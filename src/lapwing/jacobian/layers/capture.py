@@ -7,27 +7,27 @@ twice, and a functional call counts like a module.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from lapwing.ground.data.inputs import Inputs
-from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.layout import Params
-from lapwing.jacobian.layers.factors import ConvOptions
-from lapwing.jacobian.layers.loose import Way
+from lapwing.jacobian.layers.autodiff import Way
+from lapwing.jacobian.layers.base import Call, Layer, LayerKind
+from lapwing.jacobian.layers.convolution import Convolution
+from lapwing.jacobian.layers.embedding import Embedding
+from lapwing.jacobian.layers.linear import Linear
+from lapwing.jacobian.layers.norm import Norm
+from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import SPELLED, attend
-
-Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
 
 MOVES = (
     *("View", "UnsafeView", "ReshapeAlias", "Permute", "Transpose", "T", "Squeeze", "Unsqueeze", "Slice", "Select"),
@@ -36,32 +36,23 @@ MOVES = (
 """What autograd records where a tensor is moved about, or added to what has no gradient: no number decides it."""
 
 
-@final
-@dataclass(frozen=True)
-class Call:
-    """One use of a layer function on watched weights.
+LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
+    F.linear: Linear,
+    F.embedding: Embedding,
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Convolution),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), TransposedConvolution),
+    **dict.fromkeys((F.layer_norm, F.batch_norm, F.group_norm), Norm),
+}
+"""Layer functions that are known, and the kind of each: a new kind has its own file and a line here."""
 
-    Args:
-        kind: The family of the function; decides how (a, g) make the Jacobian.
-        weight: Name of the weight, ``None`` where only the bias is watched.
-        bias: Name of the bias, ``None`` where there is none or it is not watched.
-        input: What the weight multiplies: the layer's input; for norms normalised, for embeddings the indices.
-        edge: Where the gradient of the layer's output arrives.
-        shape: Shape of the layer's output.
-        dtype: Its type.
-        options: Geometry of a convolution.
-        padding: Row of an embedding that has no gradient.
-    """
+KINDS = {kind.__name__: kind for kind in LAYERS.values()}
+"""Kinds of layers by their names."""
 
-    kind: Kind
-    weight: str | None
-    bias: str | None
-    input: Tensor
-    edge: GradientEdge
-    shape: torch.Size
-    dtype: torch.dtype
-    options: ConvOptions | None = None
-    padding: int | None = None
+HEADS = [kind for kind in KINDS.values() if kind.by_output]
+"""Kinds whose layer, where it makes the outputs, needs no gradients."""
+
+SIGNATURES = {func: kind.signature(func) for func, kind in LAYERS.items()}
+"""The arguments of layer functions."""
 
 
 class Capture(TorchFunctionMode):
@@ -86,107 +77,31 @@ class Capture(TorchFunctionMode):
                 return spelled(*args, **kwargs)
         output = func(*args, **kwargs)
         if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
-            kind, signature = LAYERS[func]
-            bound = signature.bind(*args, **kwargs)
+            bound = SIGNATURES[func].bind(*args, **kwargs)
             bound.apply_defaults()
-            self._record(func, kind, bound.arguments, output)
+            self._record(func, bound.arguments, output)
         return output
 
-    def _record(self, func: Callable[..., Any], kind: Kind, given: dict[str, Any], output: Tensor) -> None:
+    def _record(self, func: Callable[..., Any], given: dict[str, Any], output: Tensor) -> None:
         weight, bias = (self._names.get(id(given.get(key))) for key in ("weight", "bias"))
         if (weight is None and bias is None) or not output.requires_grad:
             return
-        input = normalised(func, given) if kind in NORMS else given["input"].detach()
-        options, padding = geometry(given) if kind == "conv" else None, given.get("padding_idx")
-        if padding is not None:
-            padding %= len(given["weight"])
-        made = get_gradient_edge(output), output.shape, output.dtype
-        self.calls.append(Call(kind, weight, bias, input, *made, options, padding))
+        kind = LAYERS[func]
+        input, options = kind.seen(func, given)
+        edge = get_gradient_edge(output)
+        self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
 
 
-def geometry(given: dict[str, Any]) -> ConvOptions:
-    """That of a convolution, from its arguments."""
-    kernel = tuple(given["weight"].shape[2:])
-    stride, dilation = (spread(given[key], len(kernel)) for key in ("stride", "dilation"))
-    padding = given["padding"]
-    if padding == "valid":
-        sides = ((0, 0),) * len(kernel)
-    elif padding == "same":
-        totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-        sides = tuple((total // 2, total - total // 2) for total in totals)
-    else:
-        sides = tuple((p, p) for p in spread(padding, len(kernel)))
-    return ConvOptions(kernel, stride, sides, dilation, given["groups"])
+def kind_of(layer: Layer) -> type[LayerKind]:
+    """The kind of a layer."""
+    return KINDS[layer.kind]
 
 
-def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
-    """An option of a convolution for each spatial axis."""
-    return (value,) * axes if isinstance(value, int) else tuple(value) * (axes // len(value))
+FEW = 16
+"""Examples of a chunk fewer than which waste the threads."""
 
-
-def normalised(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
-    """What a norm makes of its input before weight and bias.
-
-    Raises:
-        UnsupportedError: If that depends on the other examples.
-    """
-    if given.get("training"):
-        raise UnsupportedError(
-            "outputs that depend on one example each",
-            "a batch norm that uses the statistics of the batch even in eval mode",
-            "BatchNorm with track_running_stats=True",
-        )
-    with torch.no_grad():
-        return func(**{**given, "weight": None, "bias": None}).detach()
-
-
-LINEAR = inspect.signature(lambda input, weight, bias=None: None)
-CONV = inspect.signature(lambda input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1: None)
-
-
-LAYERS: dict[Callable[..., Any], tuple[Kind, inspect.Signature]] = {
-    F.linear: ("linear", LINEAR),
-    F.embedding: ("embedding", inspect.signature(F.embedding)),
-    **{conv: ("conv", CONV) for conv in (F.conv1d, F.conv2d, F.conv3d)},
-    F.layer_norm: ("layer_norm", inspect.signature(F.layer_norm)),
-    **{norm: ("channel_norm", inspect.signature(norm)) for norm in (F.batch_norm, F.group_norm)},
-}
-"""Layer functions that are known, and their arguments; those that C++ hides are spelled out."""
-
-
-NORMS = ("channel_norm", "layer_norm")
-"""Layers whose uncertain parameters are element-wise: their Jacobian is as small as they are."""
-
-
-FEW, STRETCH = 16, 8
-"""A chunk of fewer examples wastes the threads: the budget may stretch this many times to hold so many."""
-
-
-@final
-@dataclass(frozen=True)
-class Layer:
-    """One weight (and bias) whose layer factors are known.
-
-    Args:
-        kind: Family of the layer function.
-        weight: Name of the weight, ``None`` where only the bias is uncertain.
-        bias: Name of the bias, ``None`` where there is none or it is not uncertain.
-        axis: Axis of the examples in the layer's input and output.
-    """
-
-    kind: Kind
-    weight: str | None
-    bias: str | None
-    axis: int
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters, weight first."""
-        return tuple(name for name in (self.weight, self.bias) if name is not None)
-
-    def owns(self, call: Call) -> bool:
-        """Whether the call used this layer's parameters."""
-        return (call.weight, call.bias) == (self.weight, self.bias)
+STRETCH = 8
+"""Times that the budget may be stretched to hold so many."""
 
 
 @final
@@ -196,15 +111,15 @@ class Survey:
 
     Args:
         layers: Layers with factors, in order of first use.
-        loose: Parameters without; their Jacobian comes from automatic differentiation.
+        without_factors: The other parameters; their Jacobian comes from automatic differentiation.
         output: Shape of the outputs of one example.
         floats: Numbers one example occupies: for each cotangent, and beside them.
-        way: How the Jacobian of loose parameters is made.
+        way: How the Jacobian of those is made.
         head: Whether the outputs are those of the one layer there is, position by position.
     """
 
     layers: tuple[Layer, ...]
-    loose: tuple[str, ...]
+    without_factors: tuple[str, ...]
     output: torch.Size
     floats: tuple[int, int]
     way: Way = "at once"
@@ -247,28 +162,11 @@ def origin(values: Tensor, ends: Collection[Node], moves: Collection[str] = MOVE
 
 def history(values: Tensor) -> set[Any]:
     """The nodes of the graph that made some values: those of operations without a Python name are no ``Node``."""
-    left, seen = [values.grad_fn], set[Any]()
+    left = [values.grad_fn]
+    seen = set[Any]()
     while left:
         node = left.pop()
         if node is not None and node not in seen:
             seen.add(node)
             left += [further for further, _ in node.next_functions]
     return seen
-
-
-def examples_first(x: Tensor, axis: int, n: int, features: int) -> Tensor:
-    """``x`` as ``[n, t, *features]``: examples first, everything that shares the weight in one axis."""
-    x = x.movedim(axis, 0)
-    return x.reshape(n, -1, *x.shape[x.ndim - features :])
-
-
-def by_example(x: Tensor, axis: int, n: int) -> Float[Tensor, "n k t f"]:
-    """Gradients with the cotangents on axis 1, as examples, cotangents, all that shares the weight, features."""
-    return examples_first(x.movedim(1, -2), axis, n, 2).transpose(1, 2)
-
-
-def affine_sum(x: Tensor, axis: int, n: int, width: int) -> Float[Tensor, "n d"]:
-    """Sum over all that shares an affine parameter: the last ``width`` axes are its own, or the channels if 0."""
-    if width == 0:
-        return x.flatten(2).sum(-1) if x.ndim > 2 else x
-    return examples_first(x, axis, n, width).sum(1).flatten(1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import UnsupportedError, reason_of
-from lapwing.jacobian.layers.loose import Way, vectorised_rows
+from lapwing.jacobian.layers.autodiff import Way, vectorised_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.spelled import twice_differentiable

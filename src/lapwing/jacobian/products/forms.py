@@ -17,15 +17,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
+from typing import Generic, Literal, TypeAlias, TypeVar, final
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.ground.data.sources import Batch, Data
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows
-from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.layers.base import Cost
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 
@@ -51,50 +50,6 @@ MEMORY = 2**31
 
 WORKING = 8
 """One in so many bytes of that is left for work in progress."""
-
-
-@final
-class Count(NamedTuple):
-    """What layers take for one example, in multiplications and numbers.
-
-    Args:
-        building: To make explicit rows.
-        rows: Entries of explicit rows.
-        factors: A column by factors.
-        held: Numbers that are kept.
-        outputs: Numbers at the outputs of the layers.
-        forward: Multiplications of a forward pass.
-    """
-
-    building: int
-    rows: int
-    factors: int
-    held: int
-    outputs: int
-    forward: int
-
-
-def count(factor: Factor, cotangents: int) -> Count:
-    """What a layer takes.
-
-    Args:
-        factor: Its factor of one example and one cotangent.
-        cotangents: Cotangents k there will be.
-    """
-    k = cotangents
-    if isinstance(factor, Rows):
-        entries = k * factor.g.shape[2]
-        return Count(0, entries, 0, entries, 0, 0)
-    if isinstance(factor, Lookup):
-        uses, width = factor.index.shape[1], factor.shape[1]
-        return Count(0, 0, k * uses * width, uses * (k * width + 4), uses * width, 0)
-    assert isinstance(factor, Outer)
-    _, _, p, o, t = factor.g.shape
-    i = factor.width if factor.weight is not None else 1
-    if factor.factored(k):
-        return Count(0, 0, t * o * (i + k), t * (i + k * o), o * t, o * i * t)
-    entries = k * p * o * (i + int(len(factor.names) > 1))
-    return Count(entries * t, entries, 0, entries, p * o * t, p * o * i * t)
 
 
 def multiplications(network: Network, inputs: Inputs) -> int:
@@ -140,13 +95,13 @@ class Work:
         """Cotangents c; multiplications of a forward pass, F."""
         forward = model.forward(one)
         factors = forward.layer_factors(torch.ones_like(forward.outputs).unsqueeze(0))
-        counts = [count(factor, cotangents) for factor in factors]
+        counts = [factor.cost(cotangents) for factor in factors]
         self.first = counts[0].forward if counts else 0
         """Multiplications of the first layer."""
-        loose = cotangents * sum(network.params[name].numel() for name in model.survey.loose)
+        loose = cotangents * sum(network.params[name].numel() for name in model.survey.without_factors)
         if loose:
-            counts.append(Count(cotangents * self.forward, loose, 0, loose, 0, 0))
-        self.layers = Count(*map(sum, zip(*counts, strict=True)))
+            counts.append(Cost(cotangents * self.forward, loose, 0, loose, 0, 0))
+        self.layers = Cost(*map(sum, zip(*counts, strict=True)))
         """What its Jacobian takes layer by layer."""
 
     def size(self, form: Form) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.data.sources import Data
 from lapwing.ground.layout import Layout, together
-from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
+from lapwing.jacobian.layers.base import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.forms import MEMORY, WORKING, Form, Prepare, Store, Work
@@ -257,7 +257,7 @@ def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> tupl
         pieces = [_pulled(model.network, factors, piece) for factors, piece in zip(rows, split, strict=True)]
         return reduce(Tensor.add_, pieces)
 
-    held = sum(tensor.nbytes for factors in rows for factor in factors for tensor in factor.held.values())
+    held = sum(tensor.nbytes for factors in rows for factor in factors for tensor in factor.tensors.values())
     return Chunk(inputs, f, y, push, pull, COLUMNS), held
 
 

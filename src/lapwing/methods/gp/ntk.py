@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import chunks
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ShapeError
-from lapwing.jacobian.layers.factors import jacobian_rows
+from lapwing.jacobian.layers.base import jacobian_rows
 from lapwing.jacobian.model import BUDGET, undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output

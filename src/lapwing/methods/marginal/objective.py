@@ -16,8 +16,8 @@ from lapwing.ground.data.inputs import Inputs, count, place
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
+from lapwing.jacobian.layers.autodiff import right_way
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.layers.loose import right_way
 from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
 from lapwing.jacobian.network.network import Network, call, like_of
 from lapwing.jacobian.network.output import Output

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.features import Pairs, pair_rows
+from lapwing.curvature.tangent_features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
 from lapwing.ground.progress import Bar

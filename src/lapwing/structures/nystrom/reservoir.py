@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from lapwing.curvature.features import Pairs
+from lapwing.curvature.tangent_features import Pairs
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, check_inputs, concatenated, take
 from lapwing.ground.data.sources import Batch, Data

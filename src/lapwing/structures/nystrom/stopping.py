@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Totals
+from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs, check_inputs, count, place
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option

@@ -7,8 +7,8 @@ from typing import final, get_args
 
 import torch
 
-from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Fold
+from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher
+from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.likelihoods.base import by_position, identity_cotangents

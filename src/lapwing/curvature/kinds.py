@@ -1,26 +1,22 @@
-"""Which matrix: the directions pulled back through the network, and the sweep that adds up their outer products."""
+"""Which matrix: the directions pulled back through the network, whose outer products are added up over the data."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import DenseSum, DiagonalSum, Outputs
 from lapwing.ground import probes
 from lapwing.ground.errors import UnsupportedError, check_count, check_positive
-from lapwing.ground.progress import Bar
-from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
+
+Outputs: TypeAlias = Float[Tensor, "n *event c"]
 
 Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
 
@@ -144,7 +140,7 @@ class MCFisher(Drawn):
 
 @final
 @dataclass(frozen=True)
-class Noise(Drawn):
+class SampledGGN(Drawn):
     """``sum_n J_nᵀ ε εᵀ J_n`` with ``ε ~ N(0, B_n)``, unbiased for ``sum_n J_nᵀ B_n J_n`` example by example.
 
     Its diagonal adds up the squares of every example, ``sum_n (J_nᵀ ε_n)²``, with the mean of ``(sum_n J_nᵀ ε_n)²``
@@ -216,53 +212,3 @@ class Hessian(Curvature):
 def keep_ignored(draw: Tensor, targets: Tensor) -> Tensor:
     """Drawn labels, ignored where the data's own are."""
     return draw if draw.is_floating_point() else torch.where(targets == IGNORED, targets, draw)
-
-
-Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
-"""A structure being added up."""
-
-
-def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: Generator | None = None) -> Totals:
-    """One pass over the data that feeds ``total``.
-
-    Args:
-        model: The network, its likelihood, and the data.
-        curvature: Which matrix.
-        total: What adds up the factors.
-        generator: Source of randomness of the curvature.
-
-    Returns:
-        Sums over the data.
-
-    Cost:
-        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``. Where the
-        outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
-    """
-    likelihood, closed = model.likelihood, model.survey.head and isinstance(curvature, GGN)
-    data = Fold(model, chunk_size(model, curvature, total.floats))
-    size = COLUMNS if model.survey.loose else total.at_once
-    for forward, f, y in data:
-        if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
-            total.add_outputs(forward.head, partial(entries, likelihood, f, y))
-            continue
-        blocks = curvature.cotangents(likelihood, f, y, generator=generator)
-        with Bar("cotangents", curvature.number(model.width), unit="cotangents") as bar:
-            for cotangents in (part for block in blocks for part in block.split(size)):
-                total.add(forward.factors(cotangents), again=bar.done > 0)
-                bar.update(len(cotangents))
-    total.share(model.data)
-    return data.totals()
-
-
-def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:
-    """The output Hessians of consecutive positions, piece by piece; see ``Likelihood.hessian_entries``."""
-    return filter(None, (likelihood.hessian_entries(*piece) for piece in likelihood.pieces(f, y)))
-
-
-def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
-    """Examples to a chunk so that their factors stay within ``BUDGET``."""
-    outputs = model.event[-1]
-    if model.survey.head and isinstance(curvature, GGN):
-        return model.chunk(1, BUDGET, floats, 2 * model.width)
-    roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
-    return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -8,26 +8,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import lapwing as lw
-from lapwing.curvature import ggn
+import lapwing.curvature.sweep as module
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
-from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, MCFisher, chunk_size, sweep
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
+from lapwing.curvature.kinds import GGN, EmpiricalFisher, MCFisher
+from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.data.sources import Data
-from lapwing.ground.errors import DataError, NumericalError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
-from lapwing.jacobian.layers.factors import Rows, jacobian_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
-from lapwing.linalg import Dense, Diagonal
 from tests.cases import CASES
-from tests.curvature import naive
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
-from tests.posterior_cases import refused
 
 STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -37,7 +35,7 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 }
 
 
-def swept(case: Known, structure: str, **changes: object) -> tuple[Held, Totals]:
+def swept(case: Known, structure: str, **changes: object) -> tuple[BlockedCurvature, Totals]:
     total = STRUCTURES[structure](case.network)
     given = {"source": case.data, "likelihood": case.case.likelihood, "curvature": GGN(), **changes}
     model = replace(case.model, source=given.pop("source"), likelihood=given.pop("likelihood"))
@@ -51,7 +49,7 @@ def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str, mo
     case = known(name)
     with unchanged(case.case.model):
         whole, totals = swept(case, structure)
-    monkeypatch.setattr(ggn, "BUDGET", 1)
+    monkeypatch.setattr(module, "BUDGET", 1)
     single, parts = swept(case, structure)
     assert len(totals.parts) == 1 and len(parts.parts) == 4
     torch.testing.assert_close(single.operator.dense(), whole.operator.dense(), rtol=1e-9, atol=1e-11)
@@ -133,7 +131,7 @@ def test_cotangents_return_to_the_axes_of_the_network() -> None:
 def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     case = known("unet")
     assert chunk_size(case.model, GGN()) == 4096
-    monkeypatch.setattr(ggn, "BUDGET", 40 * 8 * sum(case.survey.floats))
+    monkeypatch.setattr(module, "BUDGET", 40 * 8 * sum(case.survey.floats))
     assert chunk_size(case.model, MCFisher()) == 40 and FEW <= chunk_size(case.model, GGN()) < 40
     assert chunk_size(case.model, MCFisher(), floats=10**6) == 1
 
@@ -168,7 +166,7 @@ def test_an_interrupted_sweep_leaves_the_module_as_it_was(
     name: str, structure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = known(name)
-    monkeypatch.setattr(ggn, "BUDGET", 1)
+    monkeypatch.setattr(module, "BUDGET", 1)
     passes = 0
 
     def interrupt(*_: object) -> None:
@@ -196,84 +194,3 @@ def test_what_is_held_is_on_the_uncertain_weights_alone() -> None:
         sweep(replace(case.model, network=network), GGN(), total)
         whole = swept(case, structure)[0].operator.dense()
         torch.testing.assert_close(total.result().operator.dense(), whole[index][:, index])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_it_is_the_gauss_newton_matrix(name: str) -> None:
-    case = known(name)
-    total = DenseSum(case.network)
-    sweep(case.model, GGN(), total)
-    held = total.result()
-    assert isinstance(held.operator, Dense) and held.partition == ()
-    torch.testing.assert_close(held.operator.dense(), naive.ggn(case), rtol=1e-9, atol=1e-10)
-
-
-def test_it_is_the_gram_matrix_of_the_gradients_for_the_empirical_fisher() -> None:
-    case = known("unet")
-    total = DenseSum(case.network)
-    sweep(case.model, EmpiricalFisher(), total)
-    score = case.case.likelihood.score(case.outputs, case.case.targets)
-    gradients = torch.einsum("nc,ncd->nd", score.flatten(1), case.jacobian.flatten(1, -2))
-    torch.testing.assert_close(total.result().operator.dense(), gradients.mT @ gradients)
-
-
-def test_rows_follow_the_order_of_the_parameters() -> None:
-    network = known("mlp").network
-    sizes = dict(zip(network.names, network.layout.sizes, strict=True))
-    whole = torch.arange(float(network.size)).double().expand(1, 1, -1)
-    parts = [Rows(name, None, whole[..., network.layout.slices[name]]) for name in reversed(network.names)]
-    assert [part.g.shape[-1] for part in parts] == [sizes[name] for name in reversed(network.names)]
-    assert torch.equal(jacobian_rows(network, parts), whole)
-    masked = Network(network.module, network.names, torch.tensor([4, 7]))
-    assert jacobian_rows(masked, parts).tolist() == [[[4.0, 7.0]]]
-    assert DenseSum(masked).floats == network.size
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_it_is_the_diagonal_of_the_gauss_newton_matrix(name: str) -> None:
-    case = known(name)
-    total = DiagonalSum(case.network)
-    sweep(case.model, GGN(), total)
-    held = total.result()
-    assert isinstance(held.operator, Diagonal) and held.partition == ()
-    torch.testing.assert_close(held.operator.values, naive.ggn(case).diagonal(), rtol=1e-9, atol=1e-10)
-
-
-def test_it_is_the_sum_of_squared_gradients_for_the_empirical_fisher() -> None:
-    case = known("lenet")
-    total = DiagonalSum(case.network)
-    sweep(case.model, EmpiricalFisher(), total)
-    score = case.case.likelihood.score(case.outputs, case.case.targets)
-    gradients = torch.einsum("nc,ncd->nd", score, case.jacobian)
-    torch.testing.assert_close(total.result().operator.diagonal(), gradients.square().sum(0))
-
-
-def test_squares_that_overflow_are_refused() -> None:
-    x, y = 1e20 * torch.randn(5, 3), torch.zeros(5, dtype=torch.long)
-    model = nn.Linear(3, 2)
-    with torch.no_grad():
-        model.weight.mul_(1e-20)
-    with refused(NumericalError, "finite numbers"):
-        lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model, (x, y))
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model.double(), (x.double(), y))
-    assert posterior.effective_dimension() == pytest.approx(8, abs=2)
-
-
-def test_single_weights_have_their_own_entries() -> None:
-    case = known("mlp")
-    index = torch.tensor([0, 3, 40])
-    network = Network(case.case.model, case.network.names, index)
-    total = DiagonalSum(network)
-    sweep(replace(case.model, network=network), GGN(), total)
-    torch.testing.assert_close(total.result().operator.diagonal(), naive.ggn(case).diagonal()[index])
-
-
-def test_a_diagonal_in_half_precision_goes_on_growing() -> None:
-    """In bfloat16 a sum of ones would end at 256."""
-    model = nn.Linear(2, 1, bias=False).bfloat16()
-    total = DiagonalSum(Network.of(model))
-    for _ in range(1000):
-        total.add(iter([Rows("weight", None, torch.ones(1, 1, 2, dtype=torch.bfloat16))]))
-    assert total.result().operator.diagonal().tolist() == [1000.0, 1000.0]
-    posterior = lw.Laplace(lw.Gaussian(), structure=lw.Diagonal()).fit(model, (torch.ones(1, 2), torch.zeros(1, 1)))
-    assert posterior.sample(3).dtype == posterior.predict(torch.ones(1, 2)).mean.dtype == torch.bfloat16

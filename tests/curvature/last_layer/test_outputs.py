@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.curvature import outputs
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.last_layer import outputs
+from lapwing.curvature.propagation import Propagation
 from lapwing.ground import progress
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian import model as jacobian_model

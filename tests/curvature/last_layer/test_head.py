@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import ggn
-from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
+import lapwing.curvature.sweep as module
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import DenseSum, DiagonalSum
+from lapwing.curvature.kinds import GGN, EmpiricalFisher
+from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.model import Model, Pass
 from lapwing.jacobian.network.network import Network
@@ -76,8 +78,8 @@ def test_a_weight_or_a_bias_alone_is_a_head_too(structure: str, patterns: str) -
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     model = given("tokens")
     found = []
-    for budget in (ggn.BUDGET, 1):
-        monkeypatch.setattr(ggn, "BUDGET", budget)
+    for budget in (module.BUDGET, 1):
+        monkeypatch.setattr(module, "BUDGET", budget)
         total = KroneckerSum(model.network)
         totals = sweep(model, GGN(), total)
         found.append((len(totals.parts), total.result().operator.dense()))

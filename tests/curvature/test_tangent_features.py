@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.curvature import features
-from lapwing.curvature.features import Pairs, TangentFeatures, pair_rows
+from lapwing.curvature import tangent_features
+from lapwing.curvature.tangent_features import Pairs, TangentFeatures, pair_rows
 from lapwing.ground.data.inputs import take
 from lapwing.jacobian.network.network import Network
 from tests.curvature.naive import surveyed
@@ -42,7 +42,7 @@ def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch
         assert len(found.covariances) == len(one.variances)
         for covariance, variance in zip(found.covariances, one.variances, strict=True):
             torch.testing.assert_close(covariance, (jacobian * variance) @ jacobian.mT)
-    monkeypatch.setattr(features, "BUDGET", 1)
+    monkeypatch.setattr(tangent_features, "BUDGET", 1)
     assert many.chunk == 1
     torch.testing.assert_close(many.of(case.new).values, jacobian @ many.changes)
 
@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str, monkeypat
     model = posterior.model
     expected = jacobian[examples, outputs]
     torch.testing.assert_close(pair_rows(model, chosen), expected)
-    monkeypatch.setattr(features, "BUDGET", 1)
+    monkeypatch.setattr(tangent_features, "BUDGET", 1)
     torch.testing.assert_close(pair_rows(model, chosen), expected)
     part = torch.tensor([7, 2])
     assert len(chosen.at(part)) == 2

@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature import gram, kfac, variance
-from lapwing.curvature.ggn import GGN, Accumulator, sweep
-from lapwing.curvature.gram import joint as joint_of
+from lapwing.curvature import kfac, propagation, tangent_kernel
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
-from lapwing.curvature.variance import Propagation
+from lapwing.curvature.kinds import GGN
+from lapwing.curvature.propagation import Propagation
+from lapwing.curvature.sweep import Accumulator, sweep
+from lapwing.curvature.tangent_kernel import joint as joint_of
 from lapwing.ground.data.inputs import take
+from lapwing.jacobian.layers import base, linear
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
@@ -29,12 +33,12 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 }
 
 
-def propagation(case: Known, structure: str) -> Propagation:
+def carried(case: Known, structure: str) -> Propagation:
     total = STRUCTURES[structure](case.network)
     sweep(case.model, GGN(), total)
     held = total.result()
     operators = (held.operator.shifted(0.5), held.operator.scaled(2.0).shifted(3.0))
-    precisions = tuple(Held(operator, held.partition) for operator in operators)
+    precisions = tuple(BlockedCurvature(operator, held.partition) for operator in operators)
     return Propagation(case.model, precisions)
 
 
@@ -56,7 +60,7 @@ def blocks(case: Known, joint: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", CASES)
 def test_moments_of_each_position_and_of_all_together(name: str, structure: str) -> None:
     case = known(name)
-    given = propagation(case, structure)
+    given = carried(case, structure)
     together = expected(case, given)
     with unchanged(case.case.model):
         mean, (covariance, other) = given.moments(case.case.inputs)
@@ -72,9 +76,9 @@ def test_moments_of_each_position_and_of_all_together(name: str, structure: str)
 @pytest.mark.parametrize("name", ["mlp", "lenet", "tagger", "bare_parameter"])
 def test_chunks_do_not_matter(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = known(name)
-    given = propagation(case, structure)
-    for module, name_ in ((variance, "BUDGET"), (gram, "BUDGET")):
-        monkeypatch.setattr(module, name_, 1)
+    given = carried(case, structure)
+    for module, constant in ((propagation, "BUDGET"), (tangent_kernel, "BUDGET"), (base, "ROWS")):
+        monkeypatch.setattr(module, constant, 1)
     joint = expected(case, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(case, joint), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint, rtol=1e-8, atol=1e-10)
@@ -83,8 +87,9 @@ def test_chunks_do_not_matter(name: str, structure: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("structure", ["kfac", "diagonal"])
 def test_rows_of_few_examples_at_a_time_give_what_all_give(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = known("lenet")
-    given = propagation(case, structure)
-    monkeypatch.setattr(variance, "NUMBERS", 1)
+    given = carried(case, structure)
+    for module in (base, linear):
+        monkeypatch.setattr(module, "NUMBERS", 1)
     covariances = given.moments(case.case.inputs)[1]
     for number, covariance in enumerate(covariances):
         together = blocks(case, expected(case, given, number))
@@ -94,7 +99,7 @@ def test_rows_of_few_examples_at_a_time_give_what_all_give(structure: str, monke
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_one_example_is_as_good_as_many(structure: str) -> None:
     case = known("transformer_batch_first")
-    given = propagation(case, structure)
+    given = carried(case, structure)
     _, (covariance, _) = given.moments(take(case.case.inputs, slice(2, 3)))
     torch.testing.assert_close(covariance, given.moments(case.case.inputs)[1][0][2:3])
 
@@ -107,7 +112,7 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
     part = case._replace(
         network=network, survey=find_layers(network, case.case.inputs), jacobian=case.jacobian[..., index]
     )
-    given = propagation(part, structure)
+    given = carried(part, structure)
     joint = expected(part, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(part, joint))
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint)
@@ -116,7 +121,7 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
 def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kfac, "EXACT", 3)
     case = known("bare_parameter")
-    given = propagation(case, "kfac")
+    given = carried(case, "kfac")
     joint = expected(case, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(case, joint))
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint)
@@ -126,8 +131,10 @@ def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest
 @pytest.mark.parametrize("name", ["lenet", "tagger"])
 def test_several_precisions_share_one_pass(name: str, structure: str) -> None:
     case = known(name)
-    given = propagation(case, structure)
-    others = tuple(Held(given.precisions[0].operator.shifted(s), given.precisions[0].partition) for s in (0.1, 7.0))
+    given = carried(case, structure)
+    others = tuple(
+        BlockedCurvature(given.precisions[0].operator.shifted(s), given.precisions[0].partition) for s in (0.1, 7.0)
+    )
     together = Propagation(given.model, given.precisions + others)
     for one, covariance in zip(together.precisions, together.moments(case.case.inputs)[1], strict=True):
         alone = Propagation(given.model, (one,))

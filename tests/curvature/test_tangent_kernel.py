@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature import gram
-from lapwing.curvature.ggn import GGN
-from lapwing.curvature.gram import TangentKernel
+from lapwing.curvature import tangent_kernel
+from lapwing.curvature.kinds import GGN
+from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
-from lapwing.curvature.variance import covariances
 from lapwing.ground.data.inputs import take
-from lapwing.jacobian.layers.factors import Outer, Rows
-from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.layers import base
+from lapwing.jacobian.layers.base import Explicit
+from lapwing.jacobian.layers.embedding import Embedding
+from lapwing.jacobian.layers.linear import Linear
 from lapwing.jacobian.network.network import Network
 from tests.cases import CASES
 from tests.curvature import naive
@@ -74,7 +75,8 @@ def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: s
 def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, variance = known(name), variances(known(name))[prior]
     cotangents = training_cotangents(case)
-    monkeypatch.setattr(gram, "BUDGET", 1)
+    monkeypatch.setattr(tangent_kernel, "BUDGET", 1)
+    monkeypatch.setattr(base, "ROWS", 1)
     assert len(kernel(case)._chunks(case.case.inputs)) == 4
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
     found = kernel(case).training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
@@ -107,18 +109,18 @@ def factors() -> dict[str, Any]:
     g = normal(3, 4, 2, 5, 1)
     index = torch.tensor([[0, 2, 2], [1, 1, 5], [3, 0, 5]])
     return {
-        "rows": Rows("w", None, normal(3, 4, 701)),
-        "outer": Outer("w", "b", g, normal(3, 2, 6, 1)),
-        "lookup": Lookup("e", None, normal(3, 4, 3, 2), (6, 2), index, padding=5),
+        "rows": Explicit("w", None, normal(3, 4, 701)),
+        "outer": Linear("w", "b", g, normal(3, 2, 6, 1)),
+        "lookup": Embedding("e", None, normal(3, 4, 3, 2), (6, 2), index, padding=5),
     }
 
 
 @pytest.mark.parametrize("name", ["rows", "outer", "lookup"])
 def test_each_variance_as_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.curvature.variance.NUMBERS", 2 * 10 * 512)
+    monkeypatch.setattr("lapwing.jacobian.layers.base.NUMBERS", 2 * 10 * 512)
     factor = factors()[name]
     variances = normal(5, factor.rows().shape[-1]).exp()
-    together = covariances(factor, variances)
+    together = factor.covariances(variances)
     for found, variance in zip(together, variances, strict=True):
         torch.testing.assert_close(found, factor.covariance(variance), rtol=1e-12, atol=1e-12)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.data.inputs import Inputs
-from lapwing.jacobian.layers.loose import loose_rows
+from lapwing.jacobian.layers.autodiff import autodiff_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
@@ -30,7 +30,7 @@ def test_any_parameter_of_any_network_will_do(name: str) -> None:
     outputs = case.network(case.case.inputs)
     directions = torch.randn(2, *outputs.shape, dtype=torch.float64)
     canonical = torch.stack([case.case.likelihood.canonical(u) for u in directions])
-    rows = loose_rows(case.network, case.network.names, case.case.inputs, directions)
+    rows = autodiff_rows(case.network, case.network.names, case.case.inputs, directions)
     assert tuple(rows) == case.network.names
     torch.testing.assert_close(torch.cat(list(rows.values()), dim=-1), naive.pulled_back(case, canonical))
 
@@ -39,7 +39,9 @@ def test_any_parameter_of_any_network_will_do(name: str) -> None:
 def test_what_cannot_be_vectorised_goes_one_by_one_and_says_so(name: str, caplog: pytest.LogCaptureFixture) -> None:
     case = known(name)
     with caplog.at_level(logging.INFO, "lapwing"):
-        loose_rows(case.network, case.survey.loose, case.case.inputs, torch.ones(1, 4, 2, dtype=torch.float64))
+        autodiff_rows(
+            case.network, case.survey.without_factors, case.case.inputs, torch.ones(1, 4, 2, dtype=torch.float64)
+        )
     assert "one by one" in caplog.text
 
 
@@ -51,13 +53,13 @@ def test_the_usual_is_vectorised_at_full_speed(name: str, caplog: pytest.LogCapt
     directions = torch.ones(2, *case.outputs.shape, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        loose_rows(case.network, case.survey.loose, case.case.inputs, directions)
+        autodiff_rows(case.network, case.survey.without_factors, case.case.inputs, directions)
     assert caplog.text == ""
 
 
 def test_nothing_asked_is_nothing_done() -> None:
     case = known("mlp")
-    assert loose_rows(case.network, (), case.case.inputs, torch.ones(1, 4, 3, dtype=torch.float64)) == {}
+    assert autodiff_rows(case.network, (), case.case.inputs, torch.ones(1, 4, 3, dtype=torch.float64)) == {}
 
 
 class Shared(nn.Module):
@@ -78,7 +80,7 @@ def test_inputs_that_all_examples_share_stay_as_they_are(form: str, examples: in
     keywords = {"x": x, "factor": factor, "power": 2, "matrix": matrix}
     inputs: Inputs = keywords if form == "keywords" else (x, matrix, factor, 2)
     module = Shared()
-    rows = loose_rows(Network.of(module), ("scale",), inputs, torch.ones(1, examples, 3, dtype=torch.float64))
+    rows = autodiff_rows(Network.of(module), ("scale",), inputs, torch.ones(1, examples, 3, dtype=torch.float64))
     expected = torch.diag_embed(2 * x.square() * module.scale.detach() * factor + matrix.sum(0)).sum(1)
     torch.testing.assert_close(rows["scale"][:, 0], expected)
 
@@ -109,7 +111,7 @@ def test_rows_are_right_behind_every_activation_where_examples_are_as_many_as_ou
         model = Activated(activation.double(), 4)
         network = Network.of(model)
         survey = find_layers(network, x)
-        rows = loose_rows(network, network.names, x, directions, survey.way)
+        rows = autodiff_rows(network, network.names, x, directions, survey.way)
         expected = naive.jacobian(model, x)[1]
         torch.testing.assert_close(
             torch.cat(list(rows.values()), -1), expected, msg=lambda m, name=name: f"{name}: {m}"
@@ -145,4 +147,4 @@ def test_errors_of_the_network_itself_are_not_hidden() -> None:
             return x
 
     with pytest.raises(ValueError, match="a network that fails"):
-        loose_rows(Network.of(Broken()), ("scale",), torch.ones(2, 1), torch.ones(1, 2, 1))
+        autodiff_rows(Network.of(Broken()), ("scale",), torch.ones(2, 1), torch.ones(1, 2, 1))

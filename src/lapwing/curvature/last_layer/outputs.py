@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.sums import Entries
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import check_alone
 from lapwing.linalg import Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero
 
 logger = logging.getLogger(__name__)
+
+Entries: TypeAlias = Callable[[], Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "n *event c"] | None]]]
+"""Makes output Hessians B of consecutive positions: their diagonals, and v with ``B_jk = -v_j v_k`` beside them."""
 
 TOGETHER = 1024
 """Outputs that are kept together, c × c; of more these, of most curvature in the first chunk, the others apart."""

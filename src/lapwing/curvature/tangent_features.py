@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.variance import explicit
 from lapwing.ground.data.inputs import Inputs, chunks, take
-from lapwing.jacobian.layers.factors import Factor, jacobian_rows
+from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model, Pass
 from lapwing.jacobian.products.plain import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
@@ -101,9 +100,10 @@ class TangentFeatures:
 
     def _contracted(self, factors: Iterator[Factor]) -> list[Float[Tensor, "n c _"]]:
         """``J W`` and every ``J V Jᵀ`` of one position, layer by layer."""
-        k, total = self.changes.shape[1], list[Tensor]()
+        k = self.changes.shape[1]
+        total: list[Tensor] = []
         for factor in factors:
-            factor = explicit(factor.double() if self._half else factor)
+            factor = (factor.double() if self._half else factor).explicit()
             own = self.model.network.part(factor.names, self._spread)
             parts = [factor.for_products().push(own[:, :k]).double()]
             parts += [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]

@@ -33,7 +33,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 WRONG = "a rule of vectorised differentiation is wrong for {!r}"
 
 
-def loose_rows(
+def autodiff_rows(
     network: Network, names: tuple[str, ...], inputs: Inputs, cotangents: Float[Tensor, "k n ..."], way: Way = "at once"
 ) -> dict[str, Float[Tensor, "n k _"]]:
     """Explicit Jacobian rows of some parameters for every example of a chunk.
@@ -67,7 +67,7 @@ def loose_rows(
 def vectorised_rows(
     network: Network, params: Params, inputs: Inputs, cotangents: Float[Tensor, "k n ..."], way: Way = "at once"
 ) -> dict[str, Float[Tensor, "n k _"]]:
-    """The rows of ``loose_rows`` by one vectorised pass, differentiable in the parameters where these are live.
+    """The rows of ``autodiff_rows`` by one vectorised pass, differentiable in the parameters where these are live.
 
     Args:
         network: The network.

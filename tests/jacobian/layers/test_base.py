@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, Rows
-from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.products.forms import count
+from lapwing.jacobian.layers.base import Explicit, Factor
+from lapwing.jacobian.layers.convolution import Convolution, Geometry, with_zeros_between
+from lapwing.jacobian.layers.embedding import Embedding
+from lapwing.jacobian.layers.linear import Linear, OuterProducts
+from lapwing.jacobian.layers.moments import sum_outer
+from lapwing.jacobian.layers.norm import Norm
+from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from tests.curvature import naive
 
 N, K = 3, 4
@@ -22,16 +26,26 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def linear(positions: int, groups: int = 1) -> tuple[Outer, Tensor]:
+def linear(positions: int, groups: int = 1) -> tuple[OuterProducts, Tensor]:
     a, g = normal(N, groups, 5, positions), normal(N, K, groups, 2, positions)
-    return Outer("w", "b", g, a), naive_outer(a, g)
+    return Linear("w", "b", g, a), naive_outer(a, g)
 
 
-def convolution() -> tuple[Outer, Tensor]:
-    image, options = normal(N, 4, 3, 3), ConvOptions((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2)
+def convolution() -> tuple[OuterProducts, Tensor]:
+    image, options = normal(N, 4, 3, 3), Geometry((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2)
     columns = naive.patches(image, options)
     g = normal(N, K, 2, 3, columns.shape[-1])
-    return Outer("w", "b", g, image, options), naive_outer(columns, g)
+    return Convolution("w", "b", g, image, options), naive_outer(columns, g)
+
+
+def transposed() -> tuple[OuterProducts, Tensor]:
+    image = normal(N, 4, 2, 2)
+    geometry = Geometry((2, 2), (1, 1), ((1, 1), (0, 1)), (1, 1), 2, spacing=(2, 1))
+    g = normal(N, K, 2, 3, 4 * 2)
+    windows = naive.patches(with_zeros_between(image, (2, 1)), geometry)
+    rows = naive_outer(windows, g)
+    weight = rows[..., :-6].view(N, K, 2, 3, 2, 4).flip(-1).transpose(3, 4)
+    return TransposedConvolution("w", "b", g, image, geometry), torch.cat([weight.flatten(2), rows[..., -6:]], -1)
 
 
 def naive_outer(a: Tensor, g: Tensor) -> Tensor:
@@ -48,32 +62,34 @@ def naive_outer(a: Tensor, g: Tensor) -> Tensor:
     return torch.cat([weight.flatten(2), g.sum(-1).flatten(2)], dim=-1)
 
 
-def part(build: Callable[[], tuple[Outer, Tensor]], weight: str | None, bias: str | None) -> tuple[Outer, Tensor]:
+def part(
+    build: Callable[[], tuple[OuterProducts, Tensor]], weight: str | None, bias: str | None
+) -> tuple[OuterProducts, Tensor]:
     factor, rows = build()
     biases = factor.g.shape[2] * factor.g.shape[3]
     kept = (rows[..., :-biases] if weight else rows[..., :0], rows[..., -biases:] if bias else rows[..., :0])
     return replace(factor, weight=weight, bias=bias), torch.cat(kept, dim=-1)
 
 
-def lookup() -> tuple[Lookup, Tensor]:
+def lookup() -> tuple[Embedding, Tensor]:
     index, g = torch.tensor([[1, 3, 1], [0, 3, 2], [3, 3, 3]]), normal(N, K, 3, 2)
     rows = torch.zeros(N, K, 5, 2, dtype=torch.float64)
     for example in range(N):
         for position in range(3):
             rows[example, :, index[example, position]] += g[example, :, position]
-    return Lookup("w", None, g, (5, 2), index), rows.flatten(2)
+    return Embedding("w", None, g, (5, 2), index), rows.flatten(2)
 
 
-def padded_lookup() -> tuple[Lookup, Tensor]:
+def padded_lookup() -> tuple[Embedding, Tensor]:
     factor, rows = lookup()
     table = rows.view(N, K, 5, 2).clone()
     table[:, :, 3] = 0.0
     return replace(factor, padding=3), table.flatten(2)
 
 
-def explicit() -> tuple[Rows, Tensor]:
+def explicit() -> tuple[Explicit, Tensor]:
     values = normal(N, K, 6)
-    return Rows("w", "b", values), values
+    return Explicit("w", "b", values), values
 
 
 FACTORS: dict[str, Callable[[], tuple[Factor, Tensor]]] = {
@@ -87,6 +103,9 @@ FACTORS: dict[str, Callable[[], tuple[Factor, Tensor]]] = {
     "positions-bias": lambda: part(lambda: linear(3), None, "b"),
     "convolution": convolution,
     "convolution-weight": lambda: part(convolution, "w", None),
+    "transposed": transposed,
+    "transposed-weight": lambda: part(transposed, "w", None),
+    "transposed-bias": lambda: part(transposed, None, "b"),
     "convolution-bias": lambda: part(convolution, None, "b"),
     "lookup": lookup,
     "padded-lookup": padded_lookup,
@@ -118,7 +137,7 @@ def test_covariance_is_that_of_independent_weights(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FACTORS if "lookup" not in name and name != "rows"])
 def test_weights_become_matrices_and_back(name: str) -> None:
     factor, rows = FACTORS[name]()
-    assert isinstance(factor, Outer)
+    assert isinstance(factor, OuterProducts)
     flat = torch.arange(rows.shape[-1], dtype=torch.float64)
     assert torch.equal(factor.flat(factor.matrix(flat)), flat)
 
@@ -130,27 +149,28 @@ def test_names_are_those_of_what_is_uncertain() -> None:
     assert lookup()[0].names == ("w",)
 
 
-def outer(k: int, t: int, *, p: int = 1, i: int = 5, bias: bool = True, weight: bool = True) -> Outer:
+def outer(k: int, t: int, *, p: int = 1, i: int = 5, bias: bool = True, weight: bool = True) -> Linear:
     a = torch.randn(3, p, i, t, dtype=torch.float64)
     g = torch.randn(3, k, p, 2, t, dtype=torch.float64)
-    return Outer("w" if weight else None, "b" if bias else None, g, a)
+    return Linear("w" if weight else None, "b" if bias else None, g, a)
 
 
-def embedding() -> Lookup:
+def embedding() -> Embedding:
     index = torch.tensor([[0, 1, 1], [2, 3, 0], [1, 2, 2]])
-    return Lookup("w", None, torch.randn(3, 5, 3, 2, dtype=torch.float64), (4, 2), index, padding=2)
+    return Embedding("w", None, torch.randn(3, 5, 3, 2, dtype=torch.float64), (4, 2), index, padding=2)
 
 
 FORMS: dict[str, tuple[Factor, type]] = {
-    "one position": (outer(4, 1), Outer),
-    "few positions": (outer(6, 2), Outer),
-    "one position, no bias": (outer(4, 1, bias=False), Outer),
-    "many positions": (outer(3, 7), Rows),
-    "many positions, no bias": (outer(3, 7, bias=False), Rows),
-    "a bias alone": (outer(3, 2, weight=False), Rows),
-    "groups": (outer(6, 1, p=3), Rows),
-    "norm": (Rows("w", "b", torch.randn(3, 2, 8, dtype=torch.float64)), Rows),
-    "embedding": (embedding(), Lookup),
+    "one position": (outer(4, 1), Linear),
+    "few positions": (outer(6, 2), Linear),
+    "one position, no bias": (outer(4, 1, bias=False), Linear),
+    "many positions": (outer(3, 7), Explicit),
+    "many positions, no bias": (outer(3, 7, bias=False), Explicit),
+    "a bias alone": (outer(3, 2, weight=False), Explicit),
+    "groups": (outer(6, 1, p=3), Explicit),
+    "norm": (Explicit("w", "b", torch.randn(3, 2, 8, dtype=torch.float64)), Explicit),
+    "norm of a layer": (Norm("w", "b", torch.randn(3, 2, 8, dtype=torch.float64)), Norm),
+    "embedding": (embedding(), Embedding),
 }
 
 
@@ -170,10 +190,10 @@ def test_products_equal_those_of_the_rows(name: str, columns: int) -> None:
 def test_what_a_column_costs_is_what_was_counted(name: str) -> None:
     factor = FORMS[name][0]
     part, rows, columns = factor.for_products(), factor.rows(), 3
-    counted = count(factor, rows.shape[1])
+    counted = factor.cost(rows.shape[1])
     with FlopCounterMode(display=False) as counter:
         part.push(torch.randn(rows.shape[2], columns, dtype=torch.float64))
-    multiplications = columns * len(rows) * (counted.rows if isinstance(part, Rows) else counted.factors)
+    multiplications = columns * len(rows) * (counted.rows if isinstance(part, Explicit | Norm) else counted.factors)
     assert counter.get_total_flops() == 2 * multiplications
 
 
@@ -181,8 +201,14 @@ def test_what_a_column_costs_is_what_was_counted(name: str) -> None:
 def test_what_is_held_is_what_was_counted(name: str) -> None:
     factor = FORMS[name][0]
     k = factor.g.shape[1]
-    counted = count(factor, k)
-    held = sum(tensor.numel() for tensor in factor.for_products().held.values())
-    slack = 60 if isinstance(factor, Lookup) else 0  # a padding row is not held
+    counted = factor.cost(k)
+    held = sum(tensor.numel() for tensor in factor.for_products().tensors.values())
+    slack = 60 if isinstance(factor, Embedding) else 0  # a padding row is not held
     assert held <= 3 * counted.held <= held + slack
-    assert (counted.rows > 0) == isinstance(factor.for_products(), Rows)
+    assert (counted.rows > 0) == isinstance(factor.for_products(), Explicit | Norm)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2, 5), (3, 2, 5, 2), (1, 1, 4, 4)], ids=["wide", "tall", "square"])
+def test_outer_products_add_up_over_examples_and_positions(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(sum_outer(x), torch.einsum("npit,npjt->pij", x, x))

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from dataclasses import dataclass
 from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.training_rows import TrainingRows, rows_of
-from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.progress import Bar, track
-from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
-from lapwing.jacobian.layers.lookup import Lookup
+from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods.base import identity_cotangents
-from lapwing.linalg import Dense, Structured
-
-SHARE = 8
-"""One in so many bytes of the budget is for the explicit rows of a layer: both sides, with copies, beside factors."""
 
 T = TypeVar("T")
 
@@ -67,7 +61,7 @@ class TangentKernel:
         for a, b in zip(left, right, strict=True):
             weights = network.part(a.names, variance)
             if bool(weights.any()):
-                total += factor_gram(a, b, weights)
+                total += a.gram(b, weights)
         return total
 
     def cross(self, inputs: Inputs, training: TrainingRows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -93,12 +87,15 @@ class TangentKernel:
             For each chunk what ``training`` takes to tell its rows and those of the chunks before it.
         """
         m = len(training)
-        return symmetric(
-            self._places(training),
-            lambda place: training.factors(self.model, place),
-            lambda left, right: torch.stack([self.gram(left, right, variance) for variance in variances]),
-            variances[0].new_empty(len(variances), m, m),
-        )
+        whole = variances[0].new_empty(len(variances), m, m)
+
+        def rows(place: slice) -> list[Factor]:
+            return training.factors(self.model, place)
+
+        def grams(left: list[Factor], right: list[Factor]) -> Float[Tensor, "g m m2"]:
+            return torch.stack([self.gram(left, right, variance) for variance in variances])
+
+        return symmetric(self._places(training), rows, grams, whole)
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
         return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
@@ -118,27 +115,21 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         As ``Propagation.moments``, where the factors of all examples fit ``BUDGET``, or without layers their rows; else
         the passes are made again for every pair of chunks. That memory, and m².
     """
-    held, network, width = given.precisions[0], given.model.network, given.model.width
-    n, means = count(inputs), dict[int, Tensor]()
-    each = given.model.survey.bytes(width, held.operator.dtype.itemsize, given.extra)
+    width = given.model.width
+    dtype = given.precisions[0].operator.dtype
+    n = count(inputs)
+    each = given.model.survey.bytes(width, dtype.itemsize, given.extra)
     together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
+    means: dict[int, Tensor] = {}
 
-    def weighed(place: slice) -> list[tuple[Factor, Structured | None]]:
-        """The factors with their blocks of the precision; without layers ``J W``, ``W Wᵀ = Λ⁻¹``."""
+    def whitened(place: slice) -> list[Factor]:
         forward = given.model.forward(take(inputs, place))
         means[place.start] = f = forward.outputs
-        factors = given.factors(forward, torch.cat(list(identity_cotangents(f))))
-        if given.by_layers:
-            return list(given.blocks(factors, held))
-        return [(Rows(None, None, whitened_rows(jacobian_rows(network, factors), held.operator)), None)]
+        return given.whitened(given.factors(forward, torch.cat(list(identity_cotangents(f)))))
 
-    def between(left: list[tuple[Factor, Structured | None]], right: list[tuple[Factor, Structured | None]]) -> Tensor:
-        pairs = zip(left, right, strict=True)
-        return reduce(torch.add, (layer_covariance(a, b, block) for (a, block), (b, _) in pairs))
-
-    whole = network.like.new_empty(width * n, width * n, dtype=held.operator.dtype)
+    whole = given.model.network.like.new_empty(width * n, width * n, dtype=dtype)
     places = [place for place, _ in chunks(inputs, together)]
-    covariance = symmetric(places, weighed, between, whole)
+    covariance = symmetric(places, whitened, given.between, whole)
     return torch.cat([means[start] for start in sorted(means)]), covariance
 
 
@@ -169,67 +160,3 @@ def symmetric(
                 whole[..., columns, rows] = block.mT
                 bar.update()
     return whole
-
-
-def layer_covariance(left: Factor, right: Factor, block: Structured | None) -> Float[Tensor, "m m2"]:
-    """What a layer adds to the covariance between two chunks, under its block of the precision."""
-    if block is None:
-        return left.rows().flatten(0, 1) @ right.rows().flatten(0, 1).mT
-    weighed = (left, right, variance_of(block, left))
-    return blockwise(*(weighed if isinstance(block, Dense) else narrowed(*weighed)), partial(in_basis, block=block))
-
-
-def factor_gram(left: Factor, right: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
-    """``J diag(variance) Jᵀ`` of one layer between two chunks."""
-    constant = bool((variance == variance[0]).all())
-    if constant and isinstance(left, Outer) and isinstance(right, Outer) and left.positions == right.positions == 1:
-        inputs = torch.einsum("npi,mpi->pnm", left.columns.squeeze(-1), right.columns.squeeze(-1))
-        gradients = torch.einsum("nkpo,mlpo->pnkml", left.g.squeeze(-1), right.g.squeeze(-1))
-        gram = (gradients * inputs[:, :, None, :, None]).sum(0)
-        return variance[0] * gram.flatten(0, 1).flatten(1)
-    return blockwise(*narrowed(left, right, variance))
-
-
-def blockwise(
-    left: Factor,
-    right: Factor,
-    variance: Float[Tensor, " d"],
-    turned: Callable[[Factor], Factor] | None = None,
-) -> Float[Tensor, "m m2"]:
-    """``J_left diag(variance) J_rightᵀ`` of one layer, from the explicit rows of a few examples at a time.
-
-    Args:
-        left: The layer's factor on m / k examples.
-        right: That on others, or the same one.
-        variance: Of each weight, in the basis that ``turned`` leads to.
-        turned: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
-    """
-    (n, k), m = left.g.shape[:2], len(right.g)
-    size = max(1, BUDGET // (SHARE * k * len(variance) * left.g.itemsize))
-    root = variance.sqrt()
-
-    def rows(factor: Factor, start: int) -> Float[Tensor, "m d"]:
-        some = factor.taken(slice(start, start + size))
-        return ((some if turned is None else turned(some)).rows() * root).flatten(0, 1)
-
-    blocks = []
-    for i in range(0, n, size):
-        own = rows(left, i)
-        row = [own @ (own if left is right and i == j else rows(right, j)).mT for j in range(0, m, size)]
-        blocks.append(torch.cat(row, dim=1))
-    return torch.cat(blocks)
-
-
-def narrowed(
-    left: Factor, right: Factor, variance: Float[Tensor, " d"]
-) -> tuple[Factor, Factor, Float[Tensor, " used"]]:
-    """Factors and variances with only those rows of an embedding's table that one of both looked up."""
-    if not (isinstance(left, Lookup) and isinstance(right, Lookup)):
-        return left, right, variance
-    used = torch.cat([left.index.flatten(), right.index.flatten()]).unique()
-    kept = left.padding is not None and bool((used == left.padding).any())
-    padding = int((used < left.padding).sum()) if kept else None
-    shape = (len(used), left.shape[1])
-    narrow = replace(left, index=torch.searchsorted(used, left.index), shape=shape, padding=padding)
-    other = narrow if left is right else replace(narrow, index=torch.searchsorted(used, right.index), g=right.g)
-    return narrow, other, variance.view(left.shape[0], -1)[used].flatten()

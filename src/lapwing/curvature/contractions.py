@@ -1,0 +1,45 @@
+"""Covariances of outputs under precisions without layers: rows of the Jacobian contracted with the whole of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.jacobian.layers.base import contracted
+from lapwing.linalg import LowRank, Structured
+
+
+def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[Tensor, "n k r"]:
+    """``J W`` with ``W Wᵀ = Λ⁻¹``."""
+    return (precision.inverse_root().T @ rows.flatten(0, 1).mT).mT.view(*rows.shape[:2], -1)
+
+
+def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[float, float]] | None:
+    """``(σ, τ)`` of each ``σ U Uᵀ + τ D`` beside the first, ``U Uᵀ + D``; ``None`` where one is no such sum."""
+    found: list[tuple[float, float]] = []
+    for operator in operators:
+        if not isinstance(operator, LowRank) or operator.base is None or first.base is None:
+            return None
+        place = first.factor.abs().argmax()
+        sigma = (operator.factor.flatten()[place] / first.factor.flatten()[place]).square().double()
+        tau = operator.base.values.double() / first.base.values.double()
+        rounding = 16 * torch.finfo(first.dtype).eps
+        if bool(tau.max() > (1 + rounding) * tau.min()):
+            return None
+        found.append((float(sigma), float(tau[0])))
+    return found
+
+
+def low_rank(
+    rows: Float[Tensor, "n k d"], first: LowRank, multiples: list[tuple[float, float]]
+) -> Float[Tensor, "m n k k"]:
+    """``J (σ U Uᵀ + τ D)⁻¹ Jᵀ`` for several σ and τ: ``(J D⁻¹ Jᵀ - Z diag(σ / (τ + σ m)) Zᵀ) / τ`` (Woodbury)."""
+    whitened, seen, sizes = first.split(rows.flatten(0, 1))
+    whole = whitened.view(*rows.shape).double()
+    sigma, tau = torch.tensor(multiples, dtype=torch.float64, device=rows.device).unbind(1)
+    gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)
+    taken = contracted(seen.view(*rows.shape[:2], -1), gain)
+    return (((whole @ whole.mT) - taken) / tau[:, None, None, None]).to(rows)

@@ -1,0 +1,244 @@
+"""Propagation of the weights' Gaussian to the outputs: J Λ⁻¹ Jᵀ for a batch, layer by layer, from factors.
+
+The covariance of a layer's weights is diagonal in the eigenbasis of its block of the precision. So its factor is
+rotated there, each kind of layer in its own way, and contracted with the variances; J is explicit only where Λ has no
+layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
+from typing import TypeVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.curvature.blocked import BlockedCurvature
+from lapwing.curvature.contractions import low_rank, multiples_of, whitened_rows
+from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.progress import Bar
+from lapwing.jacobian.layers.base import Explicit, Factor, jacobian_rows, row_products
+from lapwing.jacobian.layers.linear import OuterProducts
+from lapwing.jacobian.model import Model, Pass, Room
+from lapwing.likelihoods.base import at_places, identity_cotangents
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
+
+T = TypeVar("T", bound=Factor)
+
+BUDGET = 2**25
+"""Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""
+
+CHEAPER = "A posterior of weights=LastLayer() or structure=Sampled(16) predicts in a few passes"
+"""What to try where outputs are many, each pulled back by itself."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Propagation:
+    """Carries a Gaussian over the weights to the outputs: mean f(x), covariance J Λ⁻¹ Jᵀ (Immer et al. 2021, eq. 7).
+
+    Several precisions of one curvature, with other hyper-parameters, share all of the work but the last contraction;
+    where they do not share their eigenvectors, also but the rotation.
+
+    Args:
+        model: The network and its likelihood.
+        precisions: Posterior precisions Λ, one or several.
+    """
+
+    model: Model
+    precisions: tuple[BlockedCurvature, ...]
+
+    def moments(
+        self, inputs: Inputs, places: Int[Tensor, " p"] | None = None
+    ) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
+        """Mean, and for each precision the covariance, of the outputs of each example and event position.
+
+        Args:
+            inputs: n examples.
+            places: Event positions, counted over all axes, which become one; ``None`` for all of them as they are.
+
+        Cost:
+            One forward pass and c backward passes through the activations, times the positions of an event; the
+            contractions of the structure; memory ``BUDGET`` beyond the result.
+        """
+        found: list[list[Tensor]] = []
+        room: Room = {}
+        cheaper = "" if self.model.survey.head else CHEAPER
+        with Bar("covariances of outputs", unit="positions", cheaper=cheaper) as bar:
+            for part in self.passes(inputs):
+                f = at_places(part.outputs, places)
+                bar.total = count(inputs) * f[0, ..., 0].numel()
+                if self.model.survey.head:
+                    blocks = self._of_head(part.head, places)
+                    bar.update(f[..., 0].numel())
+                else:
+                    blocks = self._of_outputs(part, places, room, bar)
+                covariances = [block.to(f).view(*f.shape, f.shape[-1]) for block in blocks]
+                found.append([f, *covariances])
+        mean, *covariances = (torch.cat(column) for column in zip(*found, strict=True))
+        return mean, covariances
+
+    def _of_outputs(
+        self, part: Pass, places: Int[Tensor, " p"] | None, room: Room, bar: Bar
+    ) -> list[Float[Tensor, "n t c c"]]:
+        """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
+        each: list[list[Tensor]] = []
+        for cotangents in identity_cotangents(part.outputs, places):
+            each.append(self.covariances(self.factors(part, cotangents, room)))
+            bar.update(len(part.outputs))
+        return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
+
+    def _of_head(self, head: OuterProducts, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "m c c"]]:
+        """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
+        alone = head.by_position(places)
+        c = head.g.shape[3]
+        itemsize = self.precisions[0].operator.dtype.itemsize
+        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + self.extra)))
+        one = torch.eye(c).to(head.a)[None, :, None, :, None]
+        each: list[list[Tensor]] = []
+        for start in range(0, len(alone.a), size):
+            part = alone.taken(slice(start, start + size))
+            part = replace(part, g=one.expand(len(part.a), -1, -1, -1, -1))
+            each.append(self.covariances([self._precise(part)]))
+        return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
+
+    def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
+        """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
+        if self.by_layers:
+            layers = [self._layers[part.names].covariances(part) for part in self.parts(factors)]
+            return list(reduce(torch.add, layers))
+        rows = jacobian_rows(self.model.network, factors)
+        operators = [held.operator for held in self.precisions]
+        first = operators[0]
+        if len(operators) > 1 and isinstance(first, Dense):
+            return list(LayerPrecision.of(tuple(operators), rows).covariances(Explicit(None, None, rows)))
+        if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
+            return list(low_rank(rows, first, multiples))
+        roots = [whitened_rows(rows, operator) for operator in operators]
+        return [root @ root.mT for root in roots]
+
+    def whitened(self, factors: list[Factor]) -> list[Factor]:
+        """What ``between`` is given of a chunk: its parts by layers, or without layers ``J W`` with ``W Wᵀ = Λ⁻¹``."""
+        if self.by_layers:
+            return self.parts(factors)
+        rows = jacobian_rows(self.model.network, factors)
+        return [Explicit(None, None, whitened_rows(rows, self.precisions[0].operator))]
+
+    def between(self, left: list[Factor], right: list[Factor]) -> Float[Tensor, "m m2"]:
+        """``J Λ⁻¹ Jᵀ`` between all rows of two chunks, under the first precision; see ``whitened``."""
+        pairs = zip(left, right, strict=True)
+        if self.by_layers:
+            return reduce(torch.add, (self._layers[a.names].between(a, b) for a, b in pairs))
+        return reduce(torch.add, (a.rows().flatten(0, 1) @ b.rows().flatten(0, 1).mT for a, b in pairs))
+
+    def parts(self, factors: list[Factor]) -> list[Factor]:
+        """Each factor that has a block of its own; of others the weight and the bias apart."""
+        found: list[Factor] = []
+        for factor in factors:
+            found += [factor] if factor.names in self._layers else factor.separated()
+        return found
+
+    @cached_property
+    def _layers(self) -> dict[tuple[str, ...], LayerPrecision]:
+        """Each layer's block of every precision, by the names of its parameters."""
+        network = self.model.network
+        like = self._precise(Explicit(None, None, network.like.new_empty(0, 0, 0))).g
+        if isinstance(self.precisions[0].operator, BlockDiagonal):
+            columns = [dict(zip(held.partition, blocks_of(held), strict=True)) for held in self.precisions]
+            return {names: LayerPrecision.of(tuple(each[names] for each in columns), like) for names in columns[0]}
+        diagonals = [network.spread(held.operator.diagonal(), float("inf")) for held in self.precisions]
+        found: dict[tuple[str, ...], LayerPrecision] = {}
+        survey = self.model.survey
+        owners = [layer.names for layer in survey.layers]
+        owners += [(name,) for name in survey.without_factors]
+        for names in owners:
+            blocks = tuple(Diagonal(network.part(names, diagonal)) for diagonal in diagonals)
+            found[names] = LayerPrecision.of(blocks, like)
+        return found
+
+    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> list[Factor]:
+        """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
+        return [self._precise(factor) for factor in part.factors(cotangents, room)]
+
+    def _precise(self, factor: T) -> T:
+        operator = self.precisions[0].operator
+        wide = not isinstance(operator, BlockDiagonal) and operator.dtype != self.model.network.like.dtype
+        return factor.double() if wide else factor
+
+    def passes(self, inputs: Inputs) -> Iterator[Pass]:
+        """Forward passes of as many examples at a time as fit ``BUDGET``."""
+        head = self.model.survey.head
+        size = self.model.chunk(1 if head else self.model.event[-1], BUDGET, 0 if head else self.extra)
+        for _, part in chunks(inputs, size):
+            yield self.model.forward(part)
+
+    @property
+    def by_layers(self) -> bool:
+        """Whether the precisions fall apart into those of layers."""
+        return isinstance(self.precisions[0].operator, BlockDiagonal | Diagonal)
+
+    @property
+    def extra(self) -> int:
+        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
+        return 0 if self.by_layers else 2 * self.model.network.layout.size
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LayerPrecision:
+    """One layer's block of each of several precisions.
+
+    Args:
+        blocks: The blocks.
+        variances: Of the weights in the eigenbasis of each block, in the order of its eigenvectors.
+    """
+
+    blocks: tuple[Structured, ...]
+    variances: Float[Tensor, "m w"]
+
+    @classmethod
+    def of(cls, blocks: tuple[Structured, ...], like: Tensor) -> LayerPrecision:
+        """The blocks with their variances, of the type of some tensor."""
+        return cls(blocks, torch.stack([(1.0 / block.basis_eigenvalues).to(like) for block in blocks]))
+
+    def covariances(self, factor: Factor) -> Float[Tensor, "m n k k"]:
+        """``J Λ⁻¹ Jᵀ`` of the layer, for each precision."""
+        first = self.blocks[0]
+        if all(same_basis(block, first) for block in self.blocks):
+            return rotated_by(first, factor).covariances(self._in_order(factor))
+        each: list[Tensor] = []
+        for block, variance in zip(self.blocks, self.variances, strict=True):
+            each.append(rotated_by(block, factor).covariance(variance))
+        return torch.stack(each)
+
+    def between(self, left: Factor, right: Factor) -> Float[Tensor, "m m2"]:
+        """``J Λ⁻¹ Jᵀ`` of the layer between two chunks, for the first precision."""
+        variance = self._in_order(left)[0]
+        return row_products(*left.narrowed(right, variance), rotate=partial(rotated_by, self.blocks[0]))
+
+    def _in_order(self, factor: Factor) -> Float[Tensor, "m w"]:
+        """The variances in the order of the columns of the rotated factor."""
+        return factor.rotated_order(self.variances) if isinstance(self.blocks[0], Kronecker) else self.variances
+
+
+def rotated_by(block: Structured, factor: Factor) -> Factor:
+    """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
+    if isinstance(block, Kronecker):
+        return factor.rotated(*block.bases)
+    if isinstance(block, Dense):
+        return Explicit(factor.weight, factor.bias, block.eigenbasis.into(factor.rows().mT).mT)
+    return factor
+
+
+def same_basis(block: Structured, other: Structured) -> bool:
+    """Whether two precisions of one layer have the same eigenvectors; a prior may differ inside a dense block."""
+    return not isinstance(block, Dense) or (isinstance(other, Dense) and block.origin is other.origin)
+
+
+def blocks_of(held: BlockedCurvature) -> tuple[Structured, ...]:
+    """The blocks of a precision that has some."""
+    assert isinstance(held.operator, BlockDiagonal)
+    return held.operator.blocks

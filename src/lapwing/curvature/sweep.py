@@ -1,0 +1,69 @@
+"""The sweep over the data that adds up outer products of what is pulled back through the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TypeAlias
+
+from torch import Generator, Tensor
+
+from lapwing.curvature.dense import DenseSum
+from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.fold import Fold, Totals
+from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.kinds import GGN, Curvature, Outputs
+from lapwing.ground.progress import Bar
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods.base import COLUMNS
+
+Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
+"""A structure being added up."""
+
+
+def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: Generator | None = None) -> Totals:
+    """One pass over the data that feeds ``total``.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        curvature: Which matrix.
+        total: What adds up the factors.
+        generator: Source of randomness of the curvature.
+
+    Returns:
+        Sums over the data.
+
+    Cost:
+        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``. Where the
+        outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
+    """
+    likelihood = model.likelihood
+    closed = model.survey.head and isinstance(curvature, GGN)
+    size = COLUMNS if model.survey.without_factors else total.at_once
+    data = Fold(model, chunk_size(model, curvature, total.floats))
+    for forward, f, y in data:
+        if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
+            total.add_outputs(forward.head, partial(entries, likelihood, f, y))
+            continue
+        with Bar("cotangents", curvature.number(model.width), unit="cotangents") as bar:
+            for block in curvature.cotangents(likelihood, f, y, generator=generator):
+                for cotangents in block.split(size):
+                    total.add(forward.factors(cotangents), again=bar.done > 0)
+                    bar.update(len(cotangents))
+    total.share(model.data)
+    return data.totals()
+
+
+def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:
+    """The output Hessians of consecutive positions, piece by piece; see ``Likelihood.hessian_entries``."""
+    return filter(None, (likelihood.hessian_entries(*piece) for piece in likelihood.pieces(f, y)))
+
+
+def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
+    """Examples to a chunk so that their factors stay within ``BUDGET``."""
+    outputs = model.event[-1]
+    if model.survey.head and isinstance(curvature, GGN):
+        return model.chunk(1, BUDGET, floats, 2 * model.width)
+    roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
+    return model.chunk(curvature.width(outputs), BUDGET, floats, roots)

@@ -1,0 +1,109 @@
+"""Second moments of one chunk, ``sum x xᵀ``: what KFAC adds up of the gradients and the inputs of a layer."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+Sharing: TypeAlias = Literal["expand", "reduce"]
+"""Whether KFAC takes each position that shares a weight for an example of its own, or adds them up first."""
+
+
+class Moment(abc.ABC):
+    """A second moment ``sum x xᵀ`` over the columns x of one chunk, in float64; nothing is computed until it is asked.
+
+    Args:
+        count: Columns it counts for: examples, times positions where each is an example of its own.
+    """
+
+    count: int
+
+    @property
+    @abc.abstractmethod
+    def few(self) -> bool:
+        """Whether the columns are at most half as many as their entries: then they are kept, not their sum."""
+
+    @abc.abstractmethod
+    def columns(self) -> Float[Tensor, "i m"]:
+        """The columns themselves, where there are few."""
+
+    @abc.abstractmethod
+    def total(self) -> Float[Tensor, "..."]:
+        """The sum: ``[p, i, i]`` for p groups, or ``[i]`` where it is diagonal; the caller may write to it."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ColumnMoment(Moment):
+    """The second moment of columns that are at hand.
+
+    Args:
+        x: The columns of p groups, float64.
+        count: See ``Moment``.
+    """
+
+    x: Float[Tensor, "n p i t"]
+    count: int = 0
+
+    @property
+    def few(self) -> bool:
+        """See ``Moment``."""
+        n, p, i, t = self.x.shape
+        return is_few(p, i, n * t)
+
+    def columns(self) -> Float[Tensor, "i m"]:
+        """See ``Moment``."""
+        return self.x.movedim(2, 0).flatten(1)
+
+    def total(self) -> Float[Tensor, "p i i"]:
+        """See ``Moment``."""
+        return sum_outer(self.x)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowMoment(Moment):
+    """The second moment ``sum J_nkᵀ J_nk`` of explicit rows; beyond so many weights its diagonal alone.
+
+    Args:
+        rows: Of every example and cotangent, float64.
+        most: Weights that are kept together.
+        count: See ``Moment``.
+    """
+
+    rows: Float[Tensor, "m d"]
+    most: int
+    count: int = 0
+
+    @property
+    def few(self) -> bool:
+        """See ``Moment``."""
+        m, d = self.rows.shape
+        return d <= self.most and is_few(1, d, m)
+
+    def columns(self) -> Float[Tensor, "d m"]:
+        """See ``Moment``."""
+        return self.rows.mT
+
+    def total(self) -> Float[Tensor, "..."]:
+        """See ``Moment``."""
+        if self.rows.shape[1] > self.most:
+            return self.rows.square().sum(0)
+        return self.rows.mT @ self.rows
+
+
+def is_few(groups: int, rows: int, columns: int) -> bool:
+    """Whether a second moment of so many columns is held by them."""
+    return groups == 1 and 2 * columns <= rows
+
+
+def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
+    """``sum_nt x xᵀ`` for each group: one product, or one an example where a copy in one piece would be larger."""
+    if x.shape[2] < x.shape[3] and x.stride(0) > x.stride(2):
+        return (x @ x.mT).sum(0)
+    flat = x.permute(1, 2, 0, 3).flatten(2)
+    return flat @ flat.mT

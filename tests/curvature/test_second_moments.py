@@ -1,0 +1,40 @@
+"""Sums of second moments: of few columns by these, of groups by all their eigenpairs, of many rows by the leading."""
+
+from __future__ import annotations
+
+import torch
+
+from lapwing.curvature.second_moments import MomentSum
+from lapwing.jacobian.layers.moments import ColumnMoment, RowMoment
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from tests.linalg.cases import normal, spd
+
+
+def test_groups_keep_all_their_pairs() -> None:
+    moment = MomentSum(rank=1)
+    total = torch.stack([spd(3, 9.0), spd(3, 9.0, seed=1)])
+    moment.add_total(total.clone())
+    found = moment.decomposed
+    assert isinstance(found, Eigenbasis) and not moment.cut
+    torch.testing.assert_close(found.matrix, total)
+
+
+def test_few_columns_are_kept_until_they_are_many() -> None:
+    parts = [normal(2, 1, 9, 2, seed=seed) for seed in range(3)]
+    moment = MomentSum()
+    for number, x in enumerate(parts):
+        added = ColumnMoment(x)
+        assert added.few
+        moment.add(added)
+        assert (moment.effort == 9 * 9**3) == (number > 0)  # from the second on as many as it has rows
+    expected = sum(torch.einsum("npit,npjt->ij", x, x) for x in parts)
+    torch.testing.assert_close(moment.total[0] if moment.total.ndim == 3 else moment.total, expected)
+
+
+def test_of_many_weights_the_diagonal_is_kept() -> None:
+    rows = normal(3, 8)
+    for most, expected in ((8, rows.mT @ rows), (7, rows.square().sum(0))):
+        added = RowMoment(rows, most)
+        assert added.few == (most == 8 and 2 * len(rows) <= 8)
+        torch.testing.assert_close(added.total(), expected)
+    torch.testing.assert_close(RowMoment(rows, 8).columns(), rows.mT)
