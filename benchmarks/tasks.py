@@ -16,7 +16,7 @@ from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Pair, cifar10, generated_images, generator
 from benchmarks.networks import ResNet, seeded
 from benchmarks.report import Row
-from lapwing.evaluation import metrics
+from lapwing import metrics
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import MatrixFreePosterior, Posterior

@@ -313,34 +313,34 @@ MUTANTS = (
     m(
         "gap = (self.accuracy - self.confidence).abs()",
         "gap = self.accuracy - self.confidence",
-        "evaluation/metrics/test_calibration.py",
+        "metrics/test_calibration.py",
     ),
     m(
         "chance = found.accuracy * (1 - found.accuracy) / (found.count - 1)",
         "chance = found.accuracy * (1 - found.accuracy) / found.count",
-        "evaluation/metrics/test_calibration.py",
+        "metrics/test_calibration.py",
     ),
     m(
         "return 0.5 * ((p - q) * (p.log() - q.log())).sum(-1)",
         "return ((p - q) * (p.log() - q.log())).sum(-1)",
-        "evaluation/metrics/test_classification.py",
+        "metrics/test_classification.py",
     ),
-    m("(y - m).square() / (2 * v)", "(y - m).square() / v", "evaluation/metrics/test_regression.py"),
+    m("(y - m).square() / (2 * v)", "(y - m).square() / v", "metrics/test_regression.py"),
     m(
         "2 * density - 1 / math.sqrt(math.pi)",
         "2 * density + 1 / math.sqrt(math.pi)",
-        "evaluation/metrics/test_regression.py",
+        "metrics/test_regression.py",
     ),
     m(
         "below.double().mean() / (2 * low.numel())",
         "below.double().mean() / low.numel()",
-        "evaluation/metrics/test_classification.py",
+        "metrics/test_classification.py",
     ),
-    m("- math.log(logs.shape[0])", "+ math.log(logs.shape[0])", "evaluation/metrics/test_joint.py"),
+    m("- math.log(logs.shape[0])", "+ math.log(logs.shape[0])", "metrics/test_joint.py"),
     m(
         "gap = first - second @ (left @ right)",
         "gap = first + second @ (left @ right)",
-        "evaluation/metrics/test_regression.py",
+        "metrics/test_regression.py",
     ),
 )
 

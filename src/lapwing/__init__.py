@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lapwing import ct, gp
+from lapwing import ct, gp, metrics
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.ggn import GGN, EmpiricalFisher, Hessian, MCFisher
-from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
+from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate

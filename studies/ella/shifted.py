@@ -23,7 +23,7 @@ from benchmarks.command import Setting
 from benchmarks.data import digits, mnist
 from benchmarks.report import Row, attempt, figure, timed
 from benchmarks.tasks import Drawn, Task, corruption_sweep, probabilities
-from lapwing.evaluation import metrics
+from lapwing import metrics
 from studies.ella.cifar import OTHERS
 from studies.ella.setting import Amount, amount_of, cases, ella, first, watched
 

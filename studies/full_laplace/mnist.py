@@ -26,7 +26,7 @@ from lapwing.evaluation.scores import Predictor, metrics
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
-from lapwing.predictive import Draws, Predictive, predictive
+from lapwing.predictive import Draws, Predictive
 from studies.full_laplace.setting import Digits
 
 IMAGES = 5000
@@ -56,7 +56,7 @@ class Drawn:
     def predict(self, x: Tensor) -> Predictive:
         """Probabilities averaged over the draws."""
         with torch.no_grad():
-            return predictive(self.likelihood, Draws(self.outputs(x)))
+            return self.likelihood.predictive(Draws(self.outputs(x)))
 
     def outputs(self, x: Tensor) -> Tensor:
         """Logits of every draw, ``[s, n, c]``."""

@@ -30,8 +30,8 @@ from benchmarks.data import generator
 from benchmarks.networks import weight_count
 from benchmarks.report import Row, attempt, timed, tried
 from benchmarks.tasks import BATCH, RESNETS, Linearised, Task, corruption_sweep, marginal, probabilities
+from lapwing import metrics
 from lapwing.comparison.bench import Measured, measured
-from lapwing.evaluation import metrics
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.corruptions.corrupt import CORRUPTIONS
 from lapwing.linear.tangent import Target

@@ -19,9 +19,9 @@ from benchmarks.command import Setting
 from benchmarks.networks import weight_count
 from benchmarks.report import Row, attempt, timed
 from benchmarks.tasks import Task, moments, scored
+from lapwing import metrics
 from lapwing.comparison.bench import measured
-from lapwing.evaluation import metrics
-from lapwing.predictive import Classification, Moments, predictive
+from lapwing.predictive import Classification, Moments
 from studies.sampled.setting import Size, names, task_of
 
 IMAGES = {"digits": 1297, "mnist": 2000}
@@ -125,6 +125,6 @@ def alone(moments: Moments) -> Moments:
 
 def probabilities(found: Moments) -> Tensor:
     """By the probit link."""
-    prediction = predictive(lw.Categorical(), found, "probit")
+    prediction = lw.Categorical().predictive(found, "probit")
     assert isinstance(prediction, Classification)
     return prediction.probs

@@ -23,7 +23,7 @@ from benchmarks.data import Pair, generator
 from benchmarks.networks import jacobian
 from benchmarks.report import Row, tried
 from lapwing.posteriors import MatrixFreePosterior, Posterior
-from lapwing.predictive import Regression, log_predictive
+from lapwing.predictive import Regression
 from studies.sampled.matern import WIDTH, Toy, network, train
 
 STARTS = (500.0, 5.0)
@@ -216,7 +216,7 @@ def places(fitted: Fitted, setting: Setting) -> Iterator[Row]:
         row |= {"gamma": float(tuned.effective_dimension()), "sd_train": spread(tuned, fitted.toy.train[0])}
         row |= {"sd_gap": spread(tuned, fitted.toy.gap[0])}
         for name, pair in {"sides": fitted.toy.sides, "gap": fitted.toy.gap}.items():
-            row[f"nll_{name}"] = -float(log_predictive(tuned.predict(pair[0]), pair[1]).mean())
+            row[f"nll_{name}"] = -float(tuned.predict(pair[0]).log_prob(pair[1]).mean())
         yield row
 
 

@@ -16,7 +16,7 @@ from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, Uns
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, draws
 from lapwing.posteriors.dimension import by_draws, log_det_ratio
-from lapwing.predictive import Moments, predictive
+from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused
@@ -298,4 +298,4 @@ def test_draws_of_many_outputs_are_made_and_predict_without_a_matrix_of_them() -
     written = Moments(moments.mean, moments.covariance)
     for link, probs in predictions.items():
         near = {"rtol": 0, "atol": 2e-3} if link == "qmc" else {}  # its points are others for another root
-        torch.testing.assert_close(probs, predictive(posterior.likelihood, written, link).probs, **near)
+        torch.testing.assert_close(probs, posterior.likelihood.predictive(written, link).probs, **near)

@@ -13,8 +13,8 @@ from scipy import stats
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.moments.outputs import Draws, Moments
 from lapwing.predictive.distributions import Counts
-from lapwing.predictive.outputs import Draws, Moments
 from tests.posterior_cases import mlp, normal, refused
 
 CASES = [(0.0, 0.0), (1.3, 0.4), (-2.0, 1.5), (5.0, 0.3), (3.0, 2.0), (9.0, 0.01)]

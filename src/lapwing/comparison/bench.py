@@ -22,7 +22,6 @@ from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated, inpu
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
-from lapwing.likelihoods import Categorical
 from lapwing.methods.gp import GP, Process
 from lapwing.methods.gp.settings import Chosen
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
@@ -72,7 +71,7 @@ class Bench:
 
     def calibrated(self, network: Map, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
-        name = "temperature scaling" if isinstance(network.likelihood, Categorical) else "plain network"
+        name = "temperature scaling" if network.likelihood.classes else "plain network"
 
         def row() -> Row:
             tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))

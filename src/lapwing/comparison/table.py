@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from lapwing.evaluation.scores import Predictor, aligned
+from lapwing.evaluation.scores import Predictor
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.results import Estimate
 from lapwing.ground.whole import as_json
+from lapwing.metrics.scores import aligned
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from lapwing.ground.labels import IGNORED
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.categorical import IGNORED, Categorical
+from lapwing.likelihoods.categorical import Categorical
 from lapwing.likelihoods.elementwise import Bernoulli, Poisson
 from lapwing.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 

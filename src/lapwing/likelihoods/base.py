@@ -12,7 +12,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground.data import check_finite
-from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
+from lapwing.ground.device import CACHED
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive
+from lapwing.moments import Draws, JointMoments, Outputs
+from lapwing.predictive.distributions import Predictive
+from lapwing.predictive.links import SAMPLES, Link, check_link
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,68 @@ class Likelihood(abc.ABC):
         self._check_rank(outputs)
         check_finite(outputs, "outputs", "checking the inputs and the weights of the network")
         self._check_targets(outputs, targets)
+
+    def targets_of(self, prediction: Predictive, targets: Tensor) -> Tensor:
+        """Targets of a loader as a predictive distribution takes them, checked.
+
+        Args:
+            prediction: A distribution that this likelihood gave.
+            targets: Targets as the loader gives them.
+
+        Raises:
+            ShapeError: If the shape does not fit.
+            DataError: If the type does not fit the likelihood, or a target is impossible.
+        """
+        outputs = self._outputs_at(prediction.location)
+        canonical = self.canonical_targets(outputs, targets.to(outputs.device))
+        self.check(outputs, canonical)
+        return canonical
+
+    @final
+    def predictive(
+        self,
+        outputs: Outputs,
+        link: Link = "qmc",
+        *,
+        temperature: float = 1.0,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Predictive:
+        """The distribution of targets p(y) = ∫ p(y | f) p(f) df at each position.
+
+        Real targets and counts have closed forms and take no link; a Gaussian whose noise depends on the input is
+        matched by its mean and variance. Draws are averaged as they are, whatever the link.
+
+        Args:
+            outputs: What is known of f, in canonical form ``[n, *event, c]``. Joint outputs give the same
+                probabilities and coherent samples.
+            link: For classes and labels, how the uncertainty is averaged out.
+            temperature: Divides the logits, mean and standard deviation, before the link.
+            samples: Draws for ``link="mc"``.
+            generator: Source of randomness for ``"mc"``; ``None`` draws from PyTorch's global one.
+
+        Returns:
+            ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
+            ``Counts`` for Poisson.
+
+        Raises:
+            ConfigError: If the link is not one of the five, or the temperature not positive.
+            UnsupportedError: If the link, or a temperature, does not exist for this likelihood.
+            NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
+
+        Example:
+            >>> from lapwing.likelihoods import Categorical
+            >>> from lapwing.moments import Moments
+            >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
+            >>> Categorical().predictive(moments).probs
+            tensor([[0.7261, 0.2739]])
+        """
+        check_link(link, temperature)
+        if temperature != 1:
+            if not self.labels:
+                raise UnsupportedError("classes or labels for a temperature", f"{self}", "temperature 1.0")
+            outputs = outputs.scaled(1 / temperature)
+        return self._predictive(outputs, link, samples, generator)
 
     @final
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, "*batch"]:
@@ -229,6 +295,16 @@ class Likelihood(abc.ABC):
         return False
 
     @property
+    def classes(self) -> bool:
+        """Whether a target is one of c classes, whose logits a temperature may scale."""
+        return False
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it has a noise, or another spread of the targets, that ``calibrated`` chooses."""
+        return False
+
+    @property
     def noise(self) -> float | None:
         """Noise precision ρ (of the first output) where the loss is the square ρ (y - f)² / 2; else ``None``."""
         return None
@@ -275,6 +351,22 @@ class Likelihood(abc.ABC):
         """How many scalar observations canonical targets stand for, the ignored left out: any number, with a weight."""
         return self.weight * self._count(targets)
 
+    def calibrated(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Likelihood:
+        """The same likelihood with the noise under which held-out targets are likeliest; itself where it has none.
+
+        Args:
+            outputs: Canonical outputs at inputs the network was not trained on.
+            targets: Canonical targets.
+
+        Raises:
+            DataError: If no noise is the best.
+        """
+        return self
+
+    def exact_log_joint(self, outputs: JointMoments | Draws, targets: Shaped[Tensor, "*target"]) -> float | None:
+        """Joint predictive log density log ∫ Π_n p(y_n | f_n) p(f) df of Gaussian f, nats; ``None`` if not known."""
+        return None
+
     @property
     def unweighted(self) -> Likelihood:
         """The likelihood of a single target: the same with a weight of 1."""
@@ -294,6 +386,15 @@ class Likelihood(abc.ABC):
     @abc.abstractmethod
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch m"]:
         """Expected target given f, the inverse link: probabilities, means or rates."""
+
+    def _outputs_at(self, location: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch c"]:
+        """Canonical outputs to which targets of a prediction with this location belong."""
+        return location
+
+    @abc.abstractmethod
+    def _predictive(
+        self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None
+    ) -> Predictive: ...
 
     @abc.abstractmethod
     def _nll(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
@@ -325,26 +426,8 @@ class Likelihood(abc.ABC):
             )
 
 
-def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
-    """Raise unless ``targets`` has the expected shape.
-
-    Raises:
-        ShapeError: If it has another.
-    """
-    if tuple(targets.shape) != expected:
-        raise ShapeError(f"targets of shape {list(expected)}", f"shape {list(targets.shape)}", hint)
-
-
-def is_integral(values: Tensor) -> bool:
-    """Whether a tensor holds integers (booleans are not)."""
-    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
-
-
 EVENT_AXES = 62
 """Most event axes of an example: a tensor has 64 axes at most, one of the examples and one of the outputs."""
-
-CACHED = 2**22
-"""Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 
 COLUMNS = 64
 """Most cotangents pulled back at once: bounds the memory of networks with many outputs."""

@@ -16,7 +16,11 @@ from torch.nn.functional import softplus
 from lapwing.ground import probes
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import DataError
-from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+from lapwing.ground.labels import check_shape, is_integral
+from lapwing.likelihoods.base import Likelihood
+from lapwing.moments import Outputs
+from lapwing.predictive.distributions import Counts, MultiLabel
+from lapwing.predictive.links import Link
 
 _LINEAR = 40.0  # from where log(1 + e^x) is x to the last digit of float64
 
@@ -136,6 +140,9 @@ class Bernoulli(Elementwise):
         """Probabilities σ(f)."""
         return torch.sigmoid(outputs)
 
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> MultiLabel:
+        return MultiLabel.of(outputs, link, samples=samples, generator=generator)
+
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         wrong = targets[(targets != 0) & (targets != 1)]
         if wrong.numel():
@@ -181,6 +188,9 @@ class Poisson(Elementwise):
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """Rates exp(f)."""
         return outputs.exp()
+
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Counts:
+        return Counts.of(outputs)
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         check_logarithms(outputs, "rate", "scaling the counts, or a network in float64")

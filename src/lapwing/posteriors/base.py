@@ -27,7 +27,8 @@ from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
 from lapwing.posteriors.dimension import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
+from lapwing.posteriors.predictor import NetworkPredictor
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, WideMoments
 from lapwing.priors import Prior
 
 JOINT = 2**32

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from lapwing.ground.device import CACHED
 from lapwing.ground.errors import TooLargeError, UnsupportedError
-from lapwing.likelihoods.base import CACHED
 from lapwing.linalg.structured import from_contrasts, into_contrasts
-from lapwing.predictive.outputs import Moments, nonnegative
-from lapwing.predictive.wide import WideMoments
+from lapwing.moments.outputs import Moments, nonnegative
+from lapwing.moments.wide import WideMoments
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""

@@ -17,7 +17,8 @@ from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Linearity, Responses
-from lapwing.predictive import JointMoments, Link, Moments, NetworkPredictor, Outputs
+from lapwing.posteriors.predictor import NetworkPredictor
+from lapwing.predictive import JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
 

@@ -16,8 +16,9 @@ from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Totals
 from lapwing.ground.data import Data, Inputs, Source, Unpack, check_inputs, count, place
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
+from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors.nystrom import Compression
-from lapwing.predictive import Link, held_out_losses
+from lapwing.predictive import Link
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import check_all_positive, scalars
 from lapwing.ground.data import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
-from lapwing.predictive import Draws, Moments
-from lapwing.predictive.outputs import nonnegative
+from lapwing.metrics.elements import check_all_positive, scalars
+from lapwing.moments import Draws, Moments
+from lapwing.moments.outputs import nonnegative
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:

@@ -10,10 +10,10 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor
 
-from lapwing.evaluation.metrics import joint_log_likelihood, nll
-from lapwing.evaluation.metrics.joint import _standard_error
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.metrics import joint_log_likelihood, nll
+from lapwing.metrics.joint import _standard_error
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 
@@ -90,7 +90,7 @@ def test_the_batches_do_not_depend_on_the_number_of_draws(
     few = joint_log_likelihood(Categorical(), one, targets, generator=seeded())
     many = joint_log_likelihood(Categorical(), one.expand(9, N, C), targets, generator=seeded())
     assert few.value == pytest.approx(many.value, rel=1e-13)
-    monkeypatch.setattr("lapwing.evaluation.metrics.joint.CHUNK", 30)
+    monkeypatch.setattr("lapwing.metrics.joint.CHUNK", 30)
     pieces = joint_log_likelihood(Categorical(), one.expand(9, N, C), targets, generator=seeded())
     assert pieces.value == pytest.approx(many.value, rel=1e-13)
 
