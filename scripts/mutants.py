@@ -212,12 +212,12 @@ MUTANTS = (
     m(
         "mean=by * self.mean, covariance=by**2 * self.covariance",
         "mean=by * self.mean, covariance=by * self.covariance",
-        "predictive/test_predict.py",
+        "likelihoods/test_predictive.py",
     ),
     m(
-        "exponents = moments.mean + 0.5 * moments.variance",
-        "exponents = moments.mean + moments.variance",
-        "predictive/test_predict.py",
+        "exponents = mean + 0.5 * variance",
+        "exponents = mean + variance",
+        "likelihoods/test_predictive.py",
     ),
     m(
         "some.covariance_rows(own).to(apart), alpha=math.pi / 4)",
@@ -237,12 +237,12 @@ MUTANTS = (
     m(
         "reshape(size, size) + torch.diag(noise)",
         "reshape(size, size) + torch.diag(1 / noise)",
-        "predictive/test_density.py",
+        "likelihoods/test_density.py",
     ),
     m(
         "float(torch.logsumexp(logs, 0)) - math.log(count)",
         "float(torch.logsumexp(logs, 0))",
-        "predictive/test_density.py",
+        "likelihoods/test_density.py",
     ),
     # tuning
     m("alpha = (gamma / norms", "alpha = (2 * gamma / norms", "tuning/test_ascent.py"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -44,7 +45,7 @@ class Likelihood(abc.ABC):
     weight: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_positive("weight", self.weight)
+        check_positive_finite("weight", self.weight, "25.0")
         check_count("event_dim", self.event_dim, 0)
         if self.event_dim > EVENT_AXES:
             raise ConfigError(f"event_dim of at most {EVENT_AXES}", f"{self.event_dim}", "event_dim=2 for pixels")
@@ -424,6 +425,22 @@ class Likelihood(abc.ABC):
                 "x[None] for a single example, outputs.unsqueeze(-1) for a single output, "
                 "or event_dim=1 for tokens and 2 for pixels",
             )
+
+
+def check_positive_finite(name: str, value: float, usual: str) -> None:
+    """Refuses what is no positive finite number.
+
+    Args:
+        name: The option.
+        value: What came.
+        usual: What to try.
+
+    Raises:
+        ConfigError: Naming it.
+    """
+    check_positive(name, value, usual)
+    if not math.isfinite(value):
+        raise ConfigError(f"a finite {name}", f"{value!r:.40}", f"{name}={usual}")
 
 
 EVENT_AXES = 62

@@ -20,9 +20,7 @@ from lapwing.ground.labels import check_shape, is_integral
 from lapwing.likelihoods.base import Likelihood
 from lapwing.moments import Outputs
 from lapwing.predictive.distributions import Counts, MultiLabel
-from lapwing.predictive.links import Link
-
-_LINEAR = 40.0  # from where log(1 + e^x) is x to the last digit of float64
+from lapwing.predictive.links import LINEAR, Link
 
 
 @dataclass(frozen=True)
@@ -96,6 +94,27 @@ def check_logarithms(logs: Tensor, what: str, hint: str) -> None:
         raise DataError(expected, f"a log {what} of {float(logs.max()):g}", hint)
 
 
+def check_counts(log_rates: Tensor, targets: Tensor, likelihood: str) -> None:
+    """Refuses rates that overflow, and targets that are no counts.
+
+    Args:
+        log_rates: Logarithms of the rates.
+        targets: What should be counts, finite.
+        likelihood: Whose they should be, in the message.
+
+    Raises:
+        DataError: Naming the largest rate, or the first target that is no count.
+    """
+    check_logarithms(log_rates, "rate", "scaling the counts, or a network in float64")
+    wrong = targets[(targets < 0) | (targets != targets.round())]
+    if wrong.numel():
+        raise DataError(
+            f"counts 0, 1, 2, ... for {likelihood}",
+            f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
+            "Gaussian() for real targets",
+        )
+
+
 @final
 @dataclass(frozen=True)
 class Bernoulli(Elementwise):
@@ -116,7 +135,8 @@ class Bernoulli(Elementwise):
 
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
         """-Σ_i y_i log σ(f_i) + (1 - y_i) log σ(-f_i) in nats."""
-        yes, no = softplus(-outputs, threshold=_LINEAR), softplus(outputs, threshold=_LINEAR)
+        yes = softplus(-outputs, threshold=LINEAR)
+        no = softplus(outputs, threshold=LINEAR)
         return (targets * yes + (1 - targets) * no).sum(-1)
 
     def _score(
@@ -193,12 +213,5 @@ class Poisson(Elementwise):
         return Counts.of(outputs)
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        check_logarithms(outputs, "rate", "scaling the counts, or a network in float64")
         super()._check_targets(outputs, targets)
-        wrong = targets[(targets < 0) | (targets != targets.round())]
-        if wrong.numel():
-            raise DataError(
-                "counts 0, 1, 2, ... for Poisson",
-                f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
-                "Gaussian() for real targets",
-            )
+        check_counts(outputs, targets, "Poisson")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from lapwing.moments.outputs import Draws, JointMoments, Moments
 from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, WideMoments
-from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Predictive, Regression
+from lapwing.predictive.distributions import (
+    Classification,
+    Counts,
+    MultiLabel,
+    OverdispersedCounts,
+    Predictive,
+    Regression,
+)
 from lapwing.predictive.links import (
     Link,
     check_link,
@@ -28,6 +35,7 @@ __all__ = [
     "Moments",
     "MultiLabel",
     "Outputs",
+    "OverdispersedCounts",
     "Predictive",
     "Regression",
     "WideMoments",

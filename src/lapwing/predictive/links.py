@@ -20,6 +20,9 @@ Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
 bridge, fixed quasi-random draws (for a single logit and two classes the integral itself), or Monte Carlo."""
 
+LINEAR = 40.0
+"""From where log(1 + e^x) is x to the last digit of float64."""
+
 SAMPLES = 1024
 """Draws of a Monte Carlo average."""
 

@@ -15,7 +15,15 @@ from lapwing.ground.errors import DataError
 from lapwing.ground.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+)
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
@@ -120,7 +128,7 @@ FAMILIES: Families = {
     Fit: named(Refit),
     Fits: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
-    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
+    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),
     Operator: OPERATORS,
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),
     Prior: named(DiagonalPrior, GPrior, Isotropic, Layerwise),

@@ -6,6 +6,7 @@ from lapwing.predictive.distributions.base import Predictive
 from lapwing.predictive.distributions.classification import Classification
 from lapwing.predictive.distributions.counts import Counts
 from lapwing.predictive.distributions.multilabel import MultiLabel
+from lapwing.predictive.distributions.overdispersed import OverdispersedCounts
 from lapwing.predictive.distributions.regression import Regression
 
-__all__ = ["Classification", "Counts", "MultiLabel", "Predictive", "Regression"]
+__all__ = ["Classification", "Counts", "MultiLabel", "OverdispersedCounts", "Predictive", "Regression"]
