@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
-from lapwing.moments.outputs import nonnegative
+from lapwing.moments.rounding import nonnegative
 from lapwing.predictive import Classification, Draws, JointMoments, Moments
 from tests.posterior_cases import refused
 

@@ -240,7 +240,8 @@ def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
         >>> float(cost.value), cost.seconds > 0
         (4194304.0, True)
     """
-    base, cuda = _restarted(device), device.type == "cuda"
+    base = _restarted(device)
+    cuda = device.type == "cuda"
     start = time.perf_counter()
     value = call()
     if cuda:

@@ -68,7 +68,7 @@ COLUMNS = (
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),
     Column("brier", "Brier", "lower", ".3f", "squared distance of the probabilities from the one-hot label"),
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),
-    Column("picp", "PICP", "neither", ".3f", "share of test targets inside the 95 % interval"),
+    Column("picp", "PICP, aim 0.95", "neither", ".3f", "share of test targets inside the 95 % intervals, best at 0.95"),
     Column(
         "rejection_area",
         "accuracy of the surest",

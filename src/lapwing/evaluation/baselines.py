@@ -78,7 +78,8 @@ class Temperature:
         """
         margins = _margins(logits, targets)
         start = math.log(float(margins.abs().max()) or 1.0)
-        low, high = start - _REACH, start + _REACH
+        low = start - _REACH
+        high = start + _REACH
 
         def slope(log_temperature: float) -> float:
             """Derivative of the NLL in 1/T: the mean over examples of Σ_k p_k margin_k."""
@@ -167,8 +168,8 @@ class Map:
     def __post_init__(self) -> None:
         check_output(self.output)
         if self.temperature is not None and not self.likelihood.classes:
-            expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
-            raise UnsupportedError(expected, got, "Map without a temperature")
+            expected = "the Categorical likelihood for a temperature"
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map without a temperature")
 
     def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import final
 
 import torch
@@ -20,7 +20,7 @@ from lapwing.predictive.distributions import Predictive
 from lapwing.predictive.links import SAMPLES, Link, check_link
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Likelihood(abc.ABC):
     """The distribution p(y | f) of a target given a network's output f.
 
@@ -55,6 +55,15 @@ class Likelihood(abc.ABC):
                 f"event_dim={self.event_dim}, class_dim={self.class_dim}",
                 "event_dim=1 for tokens [n, t, c], or event_dim=2, class_dim=1 for pixels [n, c, h, w]",
             )
+
+    def __repr__(self) -> str:
+        """Its choices other than the defaults, numbers to six digits."""
+        chosen: list[str] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                chosen.append(f"{each.name}={shortly(value)}")
+        return f"{type(self).__name__}({', '.join(chosen)})"
 
     def canonical(self, outputs: Tensor) -> Tensor:
         """A network's outputs as ``[n, *event, c]``, a view.
@@ -232,7 +241,8 @@ class Likelihood(abc.ABC):
         self, outputs: Float[Tensor, "n *event c"], targets: Shaped[Tensor, "*target"]
     ) -> list[tuple[Float[Tensor, "m c"], Shaped[Tensor, "*some"]]]:
         """Canonical outputs and targets of consecutive positions, views: on a CPU ``CACHED`` bytes of float64 each."""
-        f, y = outputs.flatten(0, -2), targets.flatten(0, self.event_dim)
+        f = outputs.flatten(0, -2)
+        y = targets.flatten(0, self.event_dim)
         size = max(1, CACHED // (8 * f.shape[1]) if f.device.type == "cpu" else len(f))
         return list(zip(f.split(size), y.split(size), strict=True))
 
@@ -442,6 +452,23 @@ def check_positive_finite(name: str, value: float, usual: str) -> None:
     if not math.isfinite(value):
         raise ConfigError(f"a finite {name}", f"{value!r:.40}", f"{name}={usual}")
 
+
+def shortly(value: float | bool | tuple[float, ...]) -> str:
+    """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
+
+    Example:
+        >>> shortly(999999999999.9998), shortly((0.1 + 0.2, 2.0)), shortly(True)
+        ('1e+12', '(0.3, 2)', 'True')
+    """
+    if isinstance(value, tuple):
+        shown = [f"{each:.6g}" for each in value[:SHOWN]]
+        more = [f"... {len(value) - SHOWN} more"] if len(value) > SHOWN else []
+        return f"({', '.join(shown + more)})"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
+
+SHOWN = 6
+"""Numbers of a tuple that are shown."""
 
 EVENT_AXES = 62
 """Most event axes of an example: a tensor has 64 axes at most, one of the examples and one of the outputs."""

@@ -21,7 +21,7 @@ from lapwing.predictive.links import Link
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Categorical(Likelihood):
     """p(y = k | f) = softmax(f)_k, with integer targets; the label -100 marks a position to ignore.
 

@@ -23,7 +23,7 @@ from lapwing.predictive.distributions import Counts, MultiLabel
 from lapwing.predictive.links import LINEAR, Link
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Elementwise(Likelihood, abc.ABC):
     """A likelihood of as many numbers as ``mean`` has, independent given the outputs, so that B is diagonal."""
 
@@ -116,7 +116,7 @@ def check_counts(log_rates: Tensor, targets: Tensor, likelihood: str) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bernoulli(Elementwise):
     """Several yes-or-no labels at once, given one logit each: p(y_i = 1 | f) = σ(f_i); B = diag(p (1 - p)).
 
@@ -174,7 +174,7 @@ class Bernoulli(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Poisson(Elementwise):
     """Counts, given the logarithms of their rates: p(y | f) = exp(f)^y e^{-exp(f)} / y!; B = diag(exp f).
 

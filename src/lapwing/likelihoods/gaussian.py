@@ -22,7 +22,7 @@ from lapwing.predictive.links import Link
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gaussian(Elementwise):
     """p(y | f) = N(y; f, 1/ρ), independently over the outputs; B = diag(ρ).
 
@@ -91,7 +91,8 @@ class Gaussian(Elementwise):
         """See ``Likelihood.noise_over``; one factor for all outputs."""
         if not isinstance(other, Gaussian) or replace(self, precision=other.precision, shared=other.shared) != other:
             return None
-        now, then = self._each, other._each
+        now = self._each
+        then = other._each
         pairs = zip(now, then, strict=True) if len(now) == len(then) else product(now, then)
         factors = [x / y for x, y in pairs]
         return factors[0] if max(factors) <= (1 + 1e-9) * min(factors) else None
@@ -185,7 +186,7 @@ class Gaussian(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeteroscedasticGaussian(Elementwise):
     """p(y | f) = N(y; m, e^s) with outputs f = (m_1 ... m_c, s_1 ... s_c): all means, then all log variances.
 

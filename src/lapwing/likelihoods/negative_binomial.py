@@ -26,7 +26,7 @@ MOST = 1e4
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NegativeBinomial(Elementwise):
     """Counts with mean μ = e^f and variance μ + α μ²: Poisson's at rates that vary by themselves.
 

@@ -100,7 +100,8 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
         DataError: If they are empty or a number is not finite.
     """
     check_tensors(**named)
-    (first, shape), *_ = ((name, tensor.shape) for name, tensor in named.items())
+    first = next(iter(named))
+    shape = named[first].shape
     for name, tensor in named.items():
         if tensor.shape != shape:
             raise ShapeError(

@@ -135,7 +135,8 @@ def _log_likelihoods(likelihood: ConditionalDensity, outputs: Tensor, targets: T
     check_finite(draws, "outputs", "checking the inputs and the weights of the draws")
     if is_integral(y):
         kept = (y != IGNORED).unsqueeze(-1).flatten(1).any(1)
-        draws, y = draws[:, kept], y[kept]
+        draws = draws[:, kept]
+        y = y[kept]
     exact = y.double() if y.is_floating_point() else y
     return torch.stack([-likelihood.unweighted.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
 
@@ -152,7 +153,8 @@ def _standard_error(values: Float[Tensor, " b"], members: Int[Tensor, "b k"], n:
     """Standard error of the mean over batches that share examples; infinite for a single batch."""
     if values.numel() < 2:
         return math.inf
-    size, spread = members.shape[1], float(values.var())
+    size = members.shape[1]
+    spread = float(values.var())
     ones = torch.ones_like(values)[:, None].expand(members.shape).flatten()
     count = torch.zeros(n, dtype=values.dtype, device=values.device).index_add_(0, members.flatten(), ones)
     sums = torch.zeros_like(count).index_add_(0, members.flatten(), (values - values.mean()).repeat_interleave(size))

@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, ShapeError, check_count
+from lapwing.ground.errors import ShapeError, check_count
 from lapwing.ground.results import Shown
+from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
 from lapwing.moments.marginals import (
     expected_exp,
     finite,
@@ -24,6 +25,7 @@ from lapwing.moments.marginals import (
     normal_weights,
     quantile_of_normal,
 )
+from lapwing.moments.rounding import nonnegative
 
 Averaged: TypeAlias = tuple[Tensor, Tensor | None]
 """An average, and its standard error where it came from draws."""
@@ -167,7 +169,8 @@ class Normal(Shown, abc.ABC):
         return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
-        shape, factor = tuple(self.mean.shape), self.factor
+        shape = tuple(self.mean.shape)
+        factor = self.factor
         if len(shape) < 2 or tuple(self.covariance.shape) != covariance:
             raise ShapeError(expected, f"shapes {list(shape)} and {list(self.covariance.shape)}", hint)
         if factor is not None and tuple(factor.shape[:-1]) != shape:
@@ -235,6 +238,26 @@ class Moments(Normal):
         return Moments(self.mean, numbers)
 
     @property
+    def contrast_columns(self) -> int:
+        """Rows of noise that ``coloured_contrasts`` takes."""
+        return self.mean.shape[-1] - 1
+
+    @property
+    def contrast_bytes(self) -> int:
+        """Bytes beside its result that ``coloured_contrasts`` takes for a position."""
+        return 5 * self.mean.shape[-1] ** 2 * 8
+
+    @property
+    def contrast_seconds(self) -> float:
+        """Seconds that ``coloured_contrasts`` takes for a position, on one core."""
+        return FACTORISED * self.mean.shape[-1] ** 3 / RATE
+
+    def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``R ε`` with ``R Rᵀ`` the covariance without a shift that all outputs share, k columns of noise ε."""
+        root = contrast_root(self.covariance).to(noise.dtype)
+        return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
+
+    @property
     def drawn_numbers(self) -> int:
         """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
         return max(self.mean.shape[-1], self.root().shape[-1])
@@ -279,7 +302,8 @@ class JointMoments(Normal):
 
     def marginal(self) -> Moments:
         """The moments of each position on its own."""
-        positions, c = prod(self.mean.shape[:-1]), self.mean.shape[-1]
+        positions = prod(self.mean.shape[:-1])
+        c = self.mean.shape[-1]
         blocks = self.covariance.reshape(positions, c, positions, c).diagonal(dim1=0, dim2=2)
         return Moments(self.mean, blocks.movedim(-1, 0).reshape(*self.mean.shape, c), self.factor)
 
@@ -406,27 +430,3 @@ class Draws(Shown):
     def select(self, outputs: slice) -> Draws:
         """Draws of some of the outputs; see ``Moments.select``."""
         return Draws(self.values[..., outputs])
-
-
-def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
-    """Values with what rounding made negative put to 0.
-
-    Args:
-        values: Variances or eigenvalues, all of one computation.
-        what: Their name in the message.
-        dtype: Precision they were computed in, that of ``values`` by default; values above -√eps times the
-            largest magnitude count as rounding.
-
-    Raises:
-        NumericalError: If one is negative beyond that, or not finite.
-    """
-    if not values.numel():
-        return values
-    largest, lowest = float(values.detach().abs().max()), float(values.detach().min())
-    if not (lowest >= -(torch.finfo(dtype or values.dtype).eps ** 0.5) * largest and largest < float("inf")):
-        raise NumericalError(
-            "a finite, positive semi-definite covariance of the outputs",
-            f"a smallest {what} of {lowest:g} where the largest magnitude is {largest:g}",
-            "float64, or a larger prior precision",
-        )
-    return values.clamp(min=0.0)

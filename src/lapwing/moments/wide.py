@@ -106,6 +106,25 @@ class WideMoments(Shown, abc.ABC):
         return self.sample(samples, generator=generator)
 
     @property
+    def contrast_columns(self) -> int:
+        """Rows of noise that ``coloured_contrasts`` takes."""
+        return self.dimensions
+
+    @property
+    def contrast_bytes(self) -> int:
+        """Bytes beside its result that ``coloured_contrasts`` takes for a position."""
+        return 0
+
+    @property
+    def contrast_seconds(self) -> float:
+        """Seconds that ``coloured_contrasts`` takes to factorise a position: there is nothing to factorise."""
+        return 0.0
+
+    def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """See ``Moments.coloured_contrasts``; of these with the shift, which a softmax does not see."""
+        return self.coloured(noise)
+
+    @property
     def drawn_numbers(self) -> int:
         """Numbers that a draw of one position takes: as many as outputs."""
         return self.mean.shape[-1]
@@ -229,7 +248,8 @@ class BasisMoments(WideMoments):
 
     def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
         """See ``WideMoments.covariance_rows``."""
-        c, device = self.mean.shape[-1], self.mean.device
+        c = self.mean.shape[-1]
+        device = self.mean.device
         some = torch.arange(c, device=device)[outputs]
         found = self.values.new_zeros(*self.values.shape[:-1], len(some), c)
         found[..., torch.arange(len(some), device=device), some] = self.values[..., some]
@@ -243,7 +263,8 @@ class BasisMoments(WideMoments):
     @property
     def written(self) -> Moments:
         """See ``WideMoments.written``."""
-        c, roots = self.mean.shape[-1], self.values.sqrt().reshape(-1, self.mean.shape[-1])
+        c = self.mean.shape[-1]
+        roots = self.values.sqrt().reshape(-1, c)
         each = max(1, CHUNK // (c**2 * roots.element_size()))
 
         def squared(root: Tensor) -> Tensor:

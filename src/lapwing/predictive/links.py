@@ -238,7 +238,8 @@ def _log_concentration(moments: Moments | WideMoments, normalise: bool) -> tuple
     if normalise:
         scale = spread.mean(-1, keepdim=True) * (2 / c) ** 0.5
         scale = torch.where(scale > 0, scale, 1.0)
-        mean, spread = mean / scale.sqrt(), spread / scale
+        mean = mean / scale.sqrt()
+        spread = spread / scale
     mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2 * math.log(c)
     offset = torch.full_like(mass, math.log(1 - 2 / c) if c > 2 else -math.inf)
     log_spread = torch.log(spread.clamp(min=torch.finfo(spread.dtype).tiny))

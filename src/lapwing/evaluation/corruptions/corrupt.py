@@ -174,7 +174,8 @@ def corruption_sweep(
         >>> list(sweep.by_severity("accuracy"))
         [0, 1, 2, 3, 4, 5]
     """
-    names, severities = _listed("names", names, "CORRUPTIONS"), _listed("severities", severities, "SEVERITIES")
+    names = _listed("names", names, "CORRUPTIONS")
+    severities = _listed("severities", severities, "SEVERITIES")
     for name, severity in itertools.product(names, severities):
         check_known(name, severity)
     options = {} if options is None else options
