@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive
 from lapwing.moments import Draws, JointMoments, Outputs
@@ -27,8 +27,9 @@ class Likelihood(abc.ABC):
     Canonical outputs are ``[n, *event, c]``: examples, then ``event_dim`` axes of positions (tokens,
     pixels) that are conditionally independent given f, then the ``c`` outputs of one position.
     ``canonical`` brings a network's outputs into that form; every other method takes it. Where f is the
-    natural parameter (all but ``HeteroscedasticGaussian``) the output Hessian B does not depend on the
-    target and equals the Fisher information: generalised Gauss-Newton matrix and Fisher are one.
+    natural parameter (all but ``HeteroscedasticGaussian`` and ``NegativeBinomial``) the output Hessian B does not depend
+    on the target and equals the Fisher information: generalised Gauss-Newton matrix and Fisher are one. For those two B
+    is the Fisher information.
 
     Args:
         event_dim: Number of event axes: 0 for one answer an example, 1 for tokens, 2 for pixels.

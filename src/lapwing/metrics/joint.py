@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.ground.labels import IGNORED, is_integral
 from lapwing.ground.results import Estimate

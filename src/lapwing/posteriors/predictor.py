@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike, checked
+from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
