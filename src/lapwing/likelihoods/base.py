@@ -27,8 +27,8 @@ class Likelihood(abc.ABC):
     Canonical outputs are ``[n, *event, c]``: examples, then ``event_dim`` axes of positions (tokens,
     pixels) that are conditionally independent given f, then the ``c`` outputs of one position.
     ``canonical`` brings a network's outputs into that form; every other method takes it. Where f is the
-    natural parameter (all but ``HeteroscedasticGaussian`` and ``NegativeBinomial``) the output Hessian B does not depend
-    on the target and equals the Fisher information: generalised Gauss-Newton matrix and Fisher are one. For those two B
+    natural parameter the output Hessian B does not depend on the target and equals the Fisher information: generalised
+    Gauss-Newton matrix and Fisher are one. For ``HeteroscedasticGaussian`` and ``NegativeBinomial``, where it is not, B
     is the Fisher information.
 
     Args:

@@ -40,7 +40,7 @@ class Classification(Predictive):
         accuracy        1.0000  share of examples, higher is better
         nll             0.2877  nats an example, lower is better
         ece             0.2500  calibration error of the confidence, lower is better
-        ece_floor       0.3850  what a calibrated predictor would have as ece
+        ece_floor       0.3500  what a calibrated predictor would have as ece
         adaptive_ece    0.2500  calibration error, bins of equally many, lower is better
         brier           0.1250  squared distance from 0 to 2, lower is better
         rejection_area  1.0000  accuracy of the surest, averaged over how many are kept, higher is better

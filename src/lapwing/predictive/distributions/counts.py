@@ -153,6 +153,7 @@ class CountsOfRates(Predictive, abc.ABC):
             See ``count_quantile``.
 
         Example:
+            >>> from lapwing.moments import Moments
             >>> certain = Moments.certain(torch.zeros(1, 1))  # rates of 1
             >>> low, high = Counts.of(certain).interval(0.95)
             >>> low.item(), high.item()
@@ -183,6 +184,7 @@ class Counts(CountsOfRates):
     """Counts by Poisson's law whose rate e^f is uncertain; see ``CountsOfRates``.
 
     Example:
+        >>> from lapwing.moments import Moments
         >>> Counts(Moments.certain(torch.zeros(1, 1)), Moments.certain(torch.ones(1, 1))).variance
         tensor([[1.]])
     """

@@ -28,6 +28,7 @@ class OverdispersedCounts(CountsOfRates):
         dispersion: α, without unit; 0 would be Poisson's.
 
     Example:
+        >>> from lapwing.moments import Moments
         >>> p = OverdispersedCounts.of(Moments.certain(torch.zeros(1, 1)), dispersion=2.0)
         >>> p.mean, p.variance, p.interval(0.95)
         (tensor([[1.]]), tensor([[3.]]), (tensor([[0.]]), tensor([[6.]])))

@@ -30,6 +30,7 @@ class Regression(Predictive):
         noise: Variance of the observation noise, ``[c]`` or ``[n, *event, c]``.
 
     Example:
+        >>> from lapwing.moments import Moments
         >>> p = Regression(Moments(torch.zeros(1, 1), 9 * torch.ones(1, 1, 1)), noise=torch.tensor([16.0]))
         >>> p.std, p.outputs.std
         (tensor([[5.]]), tensor([[3.]]))
