@@ -19,7 +19,7 @@ from lapwing.tuning.method import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
-NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
+NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "images", "tokens")
 
 
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:

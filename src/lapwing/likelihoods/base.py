@@ -454,7 +454,7 @@ def check_positive_finite(name: str, value: float, usual: str) -> None:
         raise ConfigError(f"a finite {name}", f"{value!r:.40}", f"{name}={usual}")
 
 
-def shortly(value: float | bool | tuple[float, ...]) -> str:
+def shortly(value: object) -> str:
     """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
 
     Example:
