@@ -115,6 +115,11 @@ def _uncertainties(
     return torch.cat([each.flatten().cpu() for each in found])
 
 
+def options_of(predictor: Predictor) -> list[str]:
+    """What ``predict`` takes beside the inputs, by name."""
+    return [*signature(predictor.predict).parameters][1:]
+
+
 def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
     """Refuses what does not predict, and options that its ``predict`` does not take.
 
@@ -122,10 +127,10 @@ def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
         ConfigError: Naming the options that it takes.
     """
     check_kind("the predictor", predictor, (Predictor,), "a posterior, or Map(model, likelihood) of lw.baselines")
-    known = signature(predictor.predict).parameters
-    unknown = [name for name in options if name not in known]
-    if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known.values()):
-        takes = ", ".join([*known][1:]) or "none"
+    known = signature(predictor.predict).parameters.values()
+    unknown = [name for name in options if name not in options_of(predictor)]
+    if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known):
+        takes = ", ".join(options_of(predictor)) or "none"
         expected = f"options that {type(predictor).__name__}.predict takes ({takes})"
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
         raise ConfigError(expected, got, "one of these names, or the call without them")
