@@ -29,18 +29,21 @@ _NARROW = 2.0  # standard deviation up to which the sum is over the Gaussian
 _NODES = 128
 
 
-def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
+def quasi_monte_carlo(
+    moments: Moments | WideMoments, *, points: int = POINTS, max_bytes: int = MAX_BYTES
+) -> Float[Tensor, "*batch c"]:
     """Class probabilities E softmax(f), averaged over scrambled Sobol normals.
 
         p = (1/S) Σ_s softmax(μ + R z_s),    R Rᵀ = Σ without the shift that all logits share
 
-    The 512 points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
+    The points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
     repeatable, differentiable and smooth in μ and Σ, and a variance that all logits share plays no part. Of two classes
     the integral has one dimension and is exact, see ``expected_sigmoid``. Scrambling: Owen (1998), "Scrambling Sobol
     and Niederreiter-Xing points".
 
     Args:
         moments: Gaussian logits.
+        points: How many points, a power of two.
         max_bytes: Memory for draws; as many positions are taken at a time.
 
     Returns:
@@ -51,9 +54,8 @@ def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BY
         TooLargeError: If the covariance is a matrix of so many classes that its root would take over ``LONGEST``.
         UnsupportedError: If there are more classes than Sobol points have dimensions.
 
-    Cost: 512 softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its Cholesky
-    factorisation, or its eigendecomposition where it is singular: ``Moments.contrast_seconds`` at
-    most.
+    Cost: ``points`` softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its
+    Cholesky factorisation, or its eigendecomposition where it is singular: ``Moments.contrast_seconds`` at most.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0, 0.0]]), 9 * torch.eye(3).expand(1, 3, 3))
@@ -75,13 +77,13 @@ def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BY
         return torch.where((gap > 0)[..., None], pair, pair.flip(-1))
     dtype = torch.promote_types(mean.dtype, torch.float32)
     check_time("qmc", c, moments.contrast_seconds)
-    normals = sobol_normals(POINTS, moments.contrast_columns).to(mean.device, dtype)
+    normals = sobol_normals(points, moments.contrast_columns).to(mean.device, dtype)
 
     def averaged(some: Moments | WideMoments) -> Tensor:
         moved = some.coloured_contrasts(normals).to(dtype)
         return torch.softmax(moved + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    return by_position(averaged, moments, 3 * c * POINTS * dtype.itemsize + moments.contrast_bytes, max_bytes)
+    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
 
 
 @lru_cache(maxsize=4)

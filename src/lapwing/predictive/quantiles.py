@@ -23,7 +23,7 @@ ShareBelow: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def count_cdf(
-    log_rates: Outputs, counts: Float[Tensor, "*batch c"], share_below: ShareBelow
+    log_rates: Outputs, counts: Float[Tensor, "*batch c"], share_below: ShareBelow, *, max_bytes: int = BUDGET
 ) -> Float[Tensor, "*batch c"]:
     """``P(y ≤ k) = E P(y ≤ k | e^f)`` of each count k by itself, float64.
 
@@ -31,6 +31,7 @@ def count_cdf(
         log_rates: What is known of f: Gaussian, which the trapezoid rule integrates over, or draws.
         counts: k.
         share_below: P(y ≤ k | e^f).
+        max_bytes: What the probabilities of some counts at all points may take.
 
     Cost:
         ``share_below`` of ``NODES`` rates, or one a draw.
@@ -38,7 +39,7 @@ def count_cdf(
     flat = counts.double().flatten()
     weights = log_rates.node_weights()
     found = flat.new_zeros(len(flat))
-    for some in _pieces(flat, len(weights)):
+    for some in _pieces(flat, len(weights), max_bytes):
         found[some] = weights @ share_below(flat[some], _rates(log_rates, some))
     return found.view(counts.shape)
 
@@ -49,6 +50,8 @@ def count_quantile(
     std: Float[Tensor, "*batch c"],
     probability: float,
     share_below: ShareBelow,
+    *,
+    max_bytes: int = BUDGET,
 ) -> Float[Tensor, "*batch c"]:
     """The smallest count k with ``P(y ≤ k) = E P(y ≤ k | e^f) ≥ probability``.
 
@@ -58,6 +61,7 @@ def count_quantile(
         std: Their standard deviation.
         probability: Between 0 and 1.
         share_below: P(y ≤ k | e^f).
+        max_bytes: What the probabilities of some counts at all points may take.
 
     Returns:
         Whole numbers, in the dtype of ``mean``.
@@ -69,14 +73,14 @@ def count_quantile(
     # Cantelli: no quantile lies further above the mean.
     highest = (mean.double() + std.double() * math.sqrt(probability / (1 - probability))).flatten()
     found = torch.zeros_like(highest)
-    for some in _pieces(highest, len(weights)):
+    for some in _pieces(highest, len(weights), max_bytes):
         found[some] = _bisected(_rates(log_rates, some), weights, highest[some], probability, share_below)
     return found.view(mean.shape).to(mean)
 
 
-def _pieces(values: Float[Tensor, " m"], nodes: int) -> Iterator[Int[Tensor, " p"]]:
-    """Numbers of the values, so many at a time that all nodes of them fit ``BUDGET``."""
-    yield from torch.arange(len(values), device=values.device).split(max(1, BUDGET // (8 * nodes)))
+def _pieces(values: Float[Tensor, " m"], nodes: int, max_bytes: int) -> Iterator[Int[Tensor, " p"]]:
+    """Numbers of the values, so many at a time that all nodes of them fit the bytes."""
+    yield from torch.arange(len(values), device=values.device).split(max(1, max_bytes // (8 * nodes)))
 
 
 def _rates(log_rates: Outputs, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
