@@ -341,19 +341,19 @@ MUTANTS = (
         "predictive/distributions/multilabel.py:MultiLabel.confidence",
         "torch.maximum(self.probs, 1 - self.probs)",
         "self.probs",
-        "predictive/test_distributions.py",
+        "predictive/distributions/test_distributions.py",
     ),
     m(
         "predictive/distributions/regression.py:Regression.variance",
         "return self.outputs.variance + self.noise",
         "return self.outputs.variance - self.noise",
-        "predictive/test_distributions.py",
+        "predictive/distributions/test_distributions.py",
     ),
     m(
         "predictive/distributions/regression.py:Regression.interval",
         "quantile_of_normal(0.5 * (1 + level))",
         "quantile_of_normal(level)",
-        "predictive/test_distributions.py",
+        "predictive/distributions/test_distributions.py",
     ),
     m(
         "moments/outputs.py:Normal.scaled",
@@ -384,6 +384,18 @@ MUTANTS = (
         "mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2 * math.log(c)",
         "mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - math.log(c)",
         "predictive/test_links.py",
+    ),
+    m(
+        "likelihoods/negative_binomial.py:NegativeBinomial._diagonal",
+        "torch.sigmoid(outputs + log(self.dispersion))",
+        "torch.sigmoid(outputs - log(self.dispersion))",
+        "likelihoods/test_base.py",
+    ),
+    m(
+        "predictive/distributions/overdispersed.py:OverdispersedCounts.noise_variance",
+        "self.rates.variance + self.mean.square()",
+        "self.mean.square()",
+        "predictive/distributions/test_overdispersed.py",
     ),
     m(
         "likelihoods/gaussian.py:Gaussian.exact_log_joint",

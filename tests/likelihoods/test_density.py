@@ -177,6 +177,11 @@ class TestCanonicalTargets:
         assert canonical.dtype == (torch.long if isinstance(likelihood, Categorical) else torch.float64)
         assert torch.isfinite(p.log_prob(canonical)).all()
 
+    def test_means_far_below_zero_are_no_log_variances(self) -> None:
+        likelihood = HeteroscedasticGaussian()
+        p = likelihood.predictive(Moments.certain(torch.tensor([[-1e4, 0.0]])))
+        assert likelihood.targets_of(p, torch.tensor([-1e4])).tolist() == [[-1e4]]
+
     def test_are_refused_where_they_do_not_fit(self) -> None:
         p = Categorical().predictive(moments(4, 3))
         with pytest.raises(DataError, match="labels"):
