@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.linalg.structured import from_contrasts, into_contrasts
+from lapwing.linalg.contrasts import from_contrasts, into_contrasts
 from lapwing.moments.rounding import nonnegative
 
 RATE = 2e10
