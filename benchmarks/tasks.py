@@ -14,7 +14,7 @@ from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Pair, cifar10, generated_images
 from benchmarks.networks import ResNet, seeded
 from benchmarks.report import Row
-from lapwing.evaluation import metrics
+from lapwing import metrics
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.predictive import Moments
 

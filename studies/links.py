@@ -23,8 +23,9 @@ from benchmarks.report import Row, attempt
 from benchmarks.table import averaged
 from benchmarks.tasks import RESNETS, Task, moments, probabilities, scored
 from lapwing.evaluation.baselines import Map
+from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior
-from lapwing.predictive import Classification, Link, held_out_losses, predictive
+from lapwing.predictive import Classification, Link
 from studies.pairs import recipes
 
 LINKS: tuple[Link, ...] = get_args(Link)
@@ -104,7 +105,7 @@ def by_links(posterior: Posterior, case: Task, base: Tensor, setting: Setting) -
     found_at = dict(zip(distinct, moments(posterior, case.test[0], at(posterior, distinct)), strict=True))
     told: dict[Link, Row] = {}
     for link, (validation, precision) in best.items():
-        found = predictive(ours, found_at[precision], link, samples=SAMPLES, generator=generator())
+        found = ours.predictive(found_at[precision], link, samples=SAMPLES, generator=generator())
         assert isinstance(found, Classification)
         told[link] = {"precision": precision, "validation_nll": validation} | scores(found.probs, case.test[1], base)
         yield {"link": link} | told[link]

@@ -26,7 +26,7 @@ from lapwing.evaluation.baselines import Map
 from lapwing.ground import probes
 from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
 from lapwing.posteriors import Posterior, WeightPosterior
-from lapwing.predictive import Predictive, Regression, log_predictive
+from lapwing.predictive import Predictive, Regression
 
 LEFT, GAP, RIGHT = (-1.0, -0.2), (-0.2, 0.4), (0.4, 1.0)
 POINTS, NOISE = 160, 0.1
@@ -163,7 +163,7 @@ def plain(data: Data, seed: int, length: Length, alpha: float = 0.0, rho: float 
 
 def nll(p: Predictive, y: Tensor) -> float:
     """Mean negative log predictive density, nats."""
-    return -float(log_predictive(p, y).mean())
+    return -float(p.log_prob(y).mean())
 
 
 def measured(name: str, way: Way, seed: int, length: Length) -> Row:

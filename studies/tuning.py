@@ -25,7 +25,8 @@ from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
 from benchmarks.tasks import Task, moments, probabilities
 from lapwing.evaluation.baselines import Map
-from lapwing.predictive import Moments, held_out_losses
+from lapwing.likelihoods.density import held_out_losses
+from lapwing.predictive import Moments
 from lapwing.tuning.mixup import FACTORS
 from studies.links import losses
 from studies.pairs import recipes

@@ -118,6 +118,8 @@ def problem(name: str) -> Problem:
             return Problem(mlp(), lw.Bernoulli(), x, (normal(10, 2, seed=1) > 0).double(), new)
         case "poisson":
             return Problem(mlp(), lw.Poisson(), x, labels(10, 2, classes=4), new)
+        case "negative-binomial":
+            return Problem(mlp(), lw.NegativeBinomial(0.7), x, labels(10, 2, classes=4), new)
         case "heteroscedastic":
             return Problem(mlp(4), lw.HeteroscedasticGaussian(), x, normal(10, 2, seed=1), new)
         case "images":
@@ -141,6 +143,7 @@ PROBLEMS = (
     "categorical",
     "bernoulli",
     "poisson",
+    "negative-binomial",
     "heteroscedastic",
     "images",
     "tokens",

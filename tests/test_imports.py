@@ -16,7 +16,7 @@ import sys, torch, lapwing as lw
 model, x = torch.nn.Linear(2, 1), torch.randn(9, 2)
 lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(model, (x, x[:, :1]))
 print({"scipy", "sympy"} & set(sys.modules))
-import lapwing.evaluation.metrics, lapwing.show.plots
+import lapwing.metrics, lapwing.show.plots
 print({"torchmetrics", "matplotlib"} & set(sys.modules))
 """
 
@@ -29,8 +29,9 @@ def test_a_first_fit_needs_neither_sympy_nor_scipy_and_the_rooms_none_of_the_ext
 def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
     import lapwing.ct
     import lapwing.gp
-    from lapwing.ct import Parallel2d
-    from lapwing.gp import GPRegressor, Matern
+    from lapwing.ct.beams import Parallel2d
+    from lapwing.methods.gp.regressor import GPRegressor
+    from lapwing.methods.gp.stationary import Matern
 
     assert lapwing.gp is lw.gp and lapwing.ct is lw.ct
     assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d and GPRegressor is lw.gp.GPRegressor

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from lapwing import ct, gp
+from lapwing import ct, gp, metrics
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
-from lapwing.evaluation import baselines, corruptions, diagnosis, metrics
+from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.invariance import normalised
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
@@ -75,6 +75,7 @@ __all__ = [
     "MatrixFreePosterior",
     "Mixup",
     "Names",
+    "NegativeBinomial",
     "NetworkWarning",
     "Nystrom",
     "NystromPosterior",

@@ -18,7 +18,7 @@ from lapwing.evaluation.scores import Predictor
 from lapwing.linalg import top_eigenpairs
 from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
-from lapwing.predictive import Moments, Predictive, predictive
+from lapwing.predictive import Moments, Predictive
 from studies.hessian_free.shallow import Fitted
 
 Method = Callable[[Fitted, Tensor], Predictor]
@@ -62,7 +62,7 @@ class TopEigen:
     def predict(self, x: Float[Tensor, "m 1"]) -> Predictive:
         """What it makes of the points."""
         moved = (self.fitted.jacobian(x) @ self.factor)[:, None]
-        return predictive(self.likelihood, Moments.from_factor(self.fitted.model(x).detach(), moved), "probit")
+        return self.likelihood.predictive(Moments.from_factor(self.fitted.model(x).detach(), moved), "probit")
 
 
 def top_eigenvectors(fitted: Fitted, points: Tensor | None = None) -> TopEigen:

@@ -13,8 +13,8 @@ from benchmarks.networks import WEIGHTS, digit_cnn
 from benchmarks.tasks import probabilities
 from benchmarks.training import factor, kept_tensors, minimise, train
 from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.metrics import accuracy
 from lapwing.ground.files import atomic
+from lapwing.metrics import accuracy
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_the_network_is_left_as_it_was() -> None:
 def test_no_function_hides_a_module() -> None:
     """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
     modules = [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")]
-    assert modules == ["ct", "gp"]
+    assert modules == ["ct", "gp", "metrics"]
     assert all(getattr(lw, name) is importlib.import_module(f"lapwing.{name}") for name in modules)
 
 

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher
 from lapwing.ground.errors import ConfigError, UnsupportedError
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+)
 from lapwing.likelihoods.base import by_position, identity_cotangents
 from tests.curvature import naive
 from tests.curvature.naive import known
@@ -35,6 +43,7 @@ GIVEN: dict[str, Callable[[], Given]] = {
     ),
     "bernoulli": lambda: (Bernoulli(), normal(N, 3), torch.randint(0, 2, (N, 3)).double()),
     "poisson": lambda: (Poisson(), normal(N, 2), torch.ones(N, 2).double()),
+    "negative-binomial": lambda: (NegativeBinomial(0.7), normal(N, 2), torch.ones(N, 2).double()),
     "heteroscedastic": lambda: (HeteroscedasticGaussian(), normal(N, 4), normal(N, 2)),
 }
 

@@ -13,11 +13,11 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from lapwing.evaluation.baselines import Map, Temperature
-from lapwing.evaluation.metrics import accuracy, ece, nll
 from lapwing.evaluation.scores import evaluate
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from lapwing.methods.laplace import Laplace
+from lapwing.metrics import accuracy, ece, nll
 from lapwing.predictive import Classification, Counts, MultiLabel, Regression
 from tests.curvature.unchanged import unchanged
 from tests.modules import Counting
@@ -145,7 +145,7 @@ def test_calibration_fits_the_temperature_on_held_out_data(generator: torch.Gene
 def test_a_temperature_needs_classes(model: nn.Module) -> None:
     with pytest.raises(UnsupportedError, match=r"Categorical likelihood for a temperature. Got Gaussian"):
         Map(model, Gaussian(), temperature=Temperature(2.0))
-    with pytest.raises(UnsupportedError, match=r"Categorical or Gaussian.*Got Poisson"):
+    with pytest.raises(UnsupportedError, match=r"of classes or with a noise.*Got Poisson"):
         Map(model, Poisson()).calibrated((X, torch.ones(6, 2)))
 
 

@@ -14,7 +14,15 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.linalg import Dense, Diagonal, LowRank
 from lapwing.posteriors import WeightPosterior
-from lapwing.predictive import Classification, Counts, JointMoments, Moments, MultiLabel, Regression
+from lapwing.predictive import (
+    Classification,
+    Counts,
+    JointMoments,
+    Moments,
+    MultiLabel,
+    OverdispersedCounts,
+    Regression,
+)
 from tests.operators import check_matches_dense, check_symmetric
 from tests.pairwise import pairwise
 from tests.posterior_cases import (
@@ -86,7 +94,7 @@ def moments(posterior: lw.Posterior, x: Tensor, *, joint: bool = False) -> Momen
             return logits
         case Regression(outputs):
             return outputs
-        case Counts(log_rates):
+        case Counts(log_rates) | OverdispersedCounts(log_rates):
             return log_rates
 
 

@@ -10,7 +10,6 @@ import torch
 
 import lapwing as lw
 from lapwing.linear.tangent import Tangent
-from lapwing.predictive import canonical_targets, log_predictive, predictive
 from lapwing.structures import Structure
 from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem
 
@@ -92,7 +91,7 @@ def test_what_is_predicted_for_one_target_has_no_weight(name: str) -> None:
     losses: list[torch.Tensor] = []
     for likelihood in (heavy, case.likelihood):
         generator = torch.Generator().manual_seed(0)
-        prediction = predictive(likelihood, moments, generator=generator)
-        targets = canonical_targets(likelihood, prediction, case.y[: len(case.new)])
-        losses.append(log_predictive(prediction, targets, generator=generator))
+        prediction = likelihood.predictive(moments, generator=generator)
+        targets = likelihood.targets_of(prediction, case.y[: len(case.new)])
+        losses.append(prediction.log_prob(targets, generator=generator))
     torch.testing.assert_close(*losses)

@@ -17,6 +17,7 @@ NAMES = [
     "categorical-pixels",
     "bernoulli",
     "poisson",
+    "negative-binomial",
     "heteroscedastic",
 ]
 
@@ -56,6 +57,9 @@ def case(request: pytest.FixtureRequest) -> Case:
         case "poisson":
             counts = torch.poisson(torch.full((5, 2), 2.0, dtype=torch.float64), generator=g)
             return Case(lk.Poisson(), normal(5, 2), counts)
+        case "negative-binomial":
+            counts = torch.poisson(torch.full((5, 2), 2.0, dtype=torch.float64), generator=g)
+            return Case(lk.NegativeBinomial(0.1), 0.5 * normal(5, 2), counts)
         case "heteroscedastic":
             return Case(lk.HeteroscedasticGaussian(), normal(5, 4), normal(5, 2))
     raise LookupError(request.param)

@@ -19,11 +19,15 @@ from lapwing.likelihoods import (
     Categorical,
     Gaussian,
     HeteroscedasticGaussian,
+    NegativeBinomial,
     Poisson,
 )
 from tests.checker import unchecked
 
 IGNORED = -100
+
+EXPECTED = HeteroscedasticGaussian | NegativeBinomial
+"""Whose B is the expectation of what depends on the target."""
 
 
 def flat(case: Any) -> tuple[Tensor, Tensor]:
@@ -35,15 +39,15 @@ def flat(case: Any) -> tuple[Tensor, Tensor]:
 def support(case: Any, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Targets and weights whose weighted sums are expectations under p(y | f), for outputs [m, c].
 
-    Exact: all values of a discrete target (Poisson: up to 60), a Gauss-Hermite rule for a Gaussian one.
+    Exact: all values of a discrete target (counts: up to 60, or 30), a Gauss-Hermite rule for a Gaussian one.
     """
     likelihood = case.likelihood
     if isinstance(likelihood, Categorical):
         for k in range(outputs.shape[1]):
             yield torch.full(outputs.shape[:1], k), torch.softmax(outputs, -1)[:, k]
         return
-    if isinstance(likelihood, Bernoulli | Poisson):
-        values = range(2) if isinstance(likelihood, Bernoulli) else range(60)
+    if isinstance(likelihood, Bernoulli | Poisson | NegativeBinomial):
+        values = range({Bernoulli: 2, Poisson: 60, NegativeBinomial: 30}[type(likelihood)])
         for value in product(values, repeat=outputs.shape[1]):
             targets = torch.tensor(value, dtype=torch.float64).expand_as(outputs)
             yield targets, torch.exp(-likelihood.nll(outputs, targets))
@@ -70,6 +74,8 @@ def test_hessian_is_the_second_derivative_of_the_loss(case: Any) -> None:
     second = vmap(hessian(case.likelihood.nll))(outputs, targets)
     if isinstance(case.likelihood, HeteroscedasticGaussian):
         assert float(torch.linalg.eigvalsh(second).min()) < 0  # B is its expectation there: see the next test
+    elif isinstance(case.likelihood, NegativeBinomial):
+        assert float(torch.linalg.eigvalsh(second).min()) > 0  # likewise
     else:
         torch.testing.assert_close(case.likelihood.hessian(outputs, targets), second)
 
@@ -86,12 +92,12 @@ def test_hessian_is_the_expected_second_derivative_and_the_fisher_information(ca
         total += weight
         first += weight[:, None] * score
         fisher += weight[:, None, None] * score[:, :, None] * score[:, None, :]
-        if isinstance(likelihood, HeteroscedasticGaussian):
+        if isinstance(likelihood, EXPECTED):
             expected_hessian += weight[:, None, None] * vmap(hessian(likelihood.nll))(outputs, targets)
     torch.testing.assert_close(total, torch.ones_like(total))
     torch.testing.assert_close(first, torch.zeros_like(first))
     torch.testing.assert_close(fisher, likelihood.hessian(outputs))
-    if isinstance(likelihood, HeteroscedasticGaussian):
+    if isinstance(likelihood, EXPECTED):
         torch.testing.assert_close(expected_hessian, likelihood.hessian(outputs))
 
 
@@ -202,6 +208,11 @@ def test_outputs_that_are_not_finite_are_refused(case: Any, bad: float) -> None:
 
 
 def test_targets_of_real_likelihoods_must_be_finite() -> None:
-    for likelihood, width in ((Gaussian(), 1), (Poisson(), 1), (HeteroscedasticGaussian(), 2)):
+    for likelihood, width in (
+        (Gaussian(), 1),
+        (Poisson(), 1),
+        (NegativeBinomial(), 1),
+        (HeteroscedasticGaussian(), 2),
+    ):
         with pytest.raises(DataError, match=r"finite targets\. Got 1 NaN or infinite of 2"):
             likelihood.check(torch.zeros(2, width), torch.tensor([[1.0], [float("nan")]]))

@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+)
 
-LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson()]
+LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson(), NegativeBinomial(0.4)]
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)

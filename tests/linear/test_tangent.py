@@ -129,7 +129,7 @@ def test_descent_reaches_directions_that_the_data_hardly_determine() -> None:
     assert (found.weights - expected).norm() <= 1e-2 * expected.norm()
 
 
-@pytest.mark.parametrize("name", ["categorical", "poisson"])
+@pytest.mark.parametrize("name", ["categorical", "poisson", "negative-binomial"])
 def test_descent_finds_the_mode_of_other_likelihoods(name: str) -> None:
     dense = Dense(name, "affine")
     prior = Diagonal(torch.linspace(3.0, 9.0, dense.size, dtype=torch.float64))

@@ -13,7 +13,16 @@ from lapwing.curvature import tangent_kernel
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.jacobian.layers import base as layers
 from lapwing.posteriors import Step, base
-from lapwing.predictive import Classification, Counts, Draws, JointMoments, Moments, MultiLabel, Regression
+from lapwing.predictive import (
+    Classification,
+    Counts,
+    Draws,
+    JointMoments,
+    Moments,
+    MultiLabel,
+    OverdispersedCounts,
+    Regression,
+)
 from tests.checker import unchecked
 from tests.meter import Meter
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
@@ -37,6 +46,8 @@ class TestPredict:
                 assert isinstance(prediction, Regression) and prediction.mean.shape == shape
             case "bernoulli":
                 assert isinstance(prediction, MultiLabel) and prediction.probs.shape == shape
+            case "negative-binomial":
+                assert isinstance(prediction, OverdispersedCounts) and prediction.mean.shape == shape
             case "poisson":
                 assert isinstance(prediction, Counts) and prediction.mean.shape == shape
             case _:

@@ -17,7 +17,7 @@ from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, sampled
 from lapwing.posteriors.effective_dimension import by_draws
 from lapwing.posteriors.log_det_integral import log_det_ratio
-from lapwing.predictive import Moments, predictive
+from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused
@@ -299,4 +299,4 @@ def test_draws_of_many_outputs_are_made_and_predict_without_a_matrix_of_them() -
     written = Moments(moments.mean, moments.covariance)
     for link, probs in predictions.items():
         near = {"rtol": 0, "atol": 2e-3} if link == "qmc" else {}  # its points are others for another root
-        torch.testing.assert_close(probs, predictive(posterior.likelihood, written, link).probs, **near)
+        torch.testing.assert_close(probs, posterior.likelihood.predictive(written, link).probs, **near)

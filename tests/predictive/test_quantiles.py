@@ -13,8 +13,8 @@ from scipy import stats
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.moments.outputs import Draws, Moments
 from lapwing.predictive.distributions import Counts
-from lapwing.predictive.outputs import Draws, Moments
 from lapwing.predictive.quantiles import count_quantile
 from tests.posterior_cases import mlp, normal, refused
 
@@ -55,7 +55,7 @@ def test_draws_and_pieces_agree_with_sampled_counts(generator: torch.Generator) 
     values = 1.0 + 0.5 * torch.randn(50, 3, 2, generator=generator, dtype=torch.float64)
     drawn = Counts.of(Draws(values))
     low, high = drawn.interval(0.9)
-    piecewise = count_quantile(Draws(values), drawn.mean, drawn.std, 0.95, max_bytes=8 * 50 * 2)
+    piecewise = count_quantile(Draws(values), drawn.mean, drawn.std, 0.95, drawn.share_below, max_bytes=8 * 50 * 2)
     assert torch.equal(piecewise, high)
     shares = partial(stats.poisson.cdf, mu=values.exp().numpy())
     for end, tail in ((low, 0.05), (high, 0.95)):

@@ -49,6 +49,7 @@ def through(kind: Any, value: Any) -> Any:
         lw.Categorical(event_dim=2, class_dim=1),
         lw.Bernoulli(),
         lw.Poisson(),
+        lw.NegativeBinomial(0.3, event_dim=1),
         lw.HeteroscedasticGaussian(),
     ],
     ids=repr,

@@ -19,7 +19,7 @@ from lapwing.tuning.method import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
-NAMES = ("categorical", "bernoulli", "poisson", "images", "tokens")
+NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "images", "tokens")
 
 
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:
@@ -216,7 +216,7 @@ def test_of_many_outputs_the_bound_makes_no_covariance_and_few_examples_at_a_tim
     x, y = normal(5, 2), torch.arange(5)
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, 300).double(), (x, y))
     (whole,) = tried(posterior)
-    monkeypatch.setattr("lapwing.predictive.wide.MAX_BYTES", 300**2)
+    monkeypatch.setattr("lapwing.moments.wide.MAX_BYTES", 300**2)
     monkeypatch.setattr(elbo, "BYTES", 2 * elbo.OUTPUTS * 300 * elbo.DRAWN)
     sizes: list[int] = []
     excess_of = Climb._excess_of

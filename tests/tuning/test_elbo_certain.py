@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import lapwing as lw
-from lapwing.evaluation.metrics import nll
 from lapwing.ground.progress import Bar
+from lapwing.metrics import nll
 from lapwing.tuning import elbo
 from lapwing.tuning.elbo import Climb
 from lapwing.tuning.expectation import Expectation, State

@@ -25,6 +25,7 @@ import lapwing as lw
 from lapwing.cli import ct, gp
 from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
+from lapwing.evaluation.scores import Predictor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
 from lapwing.show.report import write_json, write_report
 
@@ -82,7 +83,7 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     if not posterior.is_file():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
     loaded = lw.load(posterior, task["model"], output=task.get("output"))
-    if isinstance(loaded, lw.ct.ImagePosterior):
+    if not isinstance(loaded, Predictor):
         raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")
     scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
     say(str(scores))

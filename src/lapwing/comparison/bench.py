@@ -17,17 +17,17 @@ from torch import nn
 
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor, Scores, evaluate
+from lapwing.evaluation.scores import Predictor, evaluate, options_of
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
-from lapwing.likelihoods import Categorical
 from lapwing.methods.gp import GP, Process
 from lapwing.methods.gp.settings import Chosen
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
 from lapwing.methods.laplace import Laplace
+from lapwing.metrics.scores import Scores
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
 from lapwing.tuning import Method, tune
@@ -73,7 +73,7 @@ class Bench:
 
     def calibrated(self, network: Map, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
-        name = "temperature scaling" if isinstance(network.likelihood, Categorical) else "plain network"
+        name = "temperature scaling" if network.likelihood.classes else "plain network"
 
         def row() -> Row:
             tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))
@@ -144,9 +144,13 @@ class Bench:
         return _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)
 
     def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
-        """The scores of a method, which takes a link if it has a spread."""
-        spread = isinstance(predictor, Posterior | HessianFreePosterior)
-        options = {"link": self.link, "generator": self.generator} if spread else {}
+        """The scores of a method, by the link where it takes one."""
+        taken = options_of(predictor)
+        options: dict[str, Any] = {}
+        if "link" in taken:
+            options["link"] = self.link
+        if "generator" in taken:
+            options["generator"] = self.generator
         scores = partial(evaluate, predictor, self.test, ood=self.ood, unpack=self.unpack, **options)
         return self._timed(f"{name}: predict", scores)
 
@@ -242,7 +246,8 @@ def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
         >>> float(cost.value), cost.seconds > 0
         (4194304.0, True)
     """
-    base, cuda = _restarted(device), device.type == "cuda"
+    base = _restarted(device)
+    cuda = device.type == "cuda"
     start = time.perf_counter()
     value = call()
     if cuda:

@@ -110,7 +110,8 @@ def compare(
     with working("compare", progress), Bar("comparing", steps, alike=False) as bar:
         bench = Bench(train, test, ood, output, unpack, link, device, generator, bar)
         network = Map(model, likelihood, output=output)
-        network = network.calibrated(train, unpack=unpack) if isinstance(likelihood, Gaussian) else network
+        if likelihood.noise_precision is not None:
+            network = network.calibrated(train, unpack=unpack)
         rows = [bench.plain("plain network", network)]
         if validation is not None:
             rows.append(bench.calibrated(network, validation))

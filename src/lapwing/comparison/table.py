@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from lapwing.evaluation.scores import Predictor, aligned
+from lapwing.evaluation.scores import Predictor
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import as_json
 from lapwing.ground.results import Estimate
+from lapwing.metrics.scores import aligned
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""
@@ -67,7 +68,7 @@ COLUMNS = (
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),
     Column("brier", "Brier", "lower", ".3f", "squared distance of the probabilities from the one-hot label"),
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),
-    Column("picp", "PICP", "neither", ".3f", "share of test targets inside the 95 % interval"),
+    Column("picp", "PICP, aim 0.95", "neither", ".3f", "share of test targets inside the 95 % intervals, best at 0.95"),
     Column(
         "rejection_area",
         "accuracy of the surest",

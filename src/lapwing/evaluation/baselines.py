@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.evaluation.metrics.elements import labelled
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import InputsLike, as_inputs, place
 from lapwing.ground.data.sources import Data, Source, Unpack
@@ -20,8 +19,9 @@ from lapwing.ground.progress import working
 from lapwing.jacobian.network.network import call, like_of, serving
 from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.survey import unwrapped
-from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.predictive import Moments, Predictive, predictive
+from lapwing.likelihoods import Categorical, Likelihood
+from lapwing.metrics.elements import labelled
+from lapwing.predictive import Moments, Predictive
 
 _REACH = 64.0  # the search spans e^±64 around the largest margin
 
@@ -80,7 +80,8 @@ class Temperature:
         """
         margins = _margins(logits, targets)
         start = math.log(float(margins.abs().max()) or 1.0)
-        low, high = start - _REACH, start + _REACH
+        low = start - _REACH
+        high = start + _REACH
 
         def slope(log_temperature: float) -> float:
             """Derivative of the NLL in 1/T: the mean over examples of Σ_k p_k margin_k."""
@@ -168,9 +169,9 @@ class Map:
 
     def __post_init__(self) -> None:
         check_output(self.output)
-        if self.temperature is not None and not isinstance(self.likelihood, Categorical):
-            expected, got = "the Categorical likelihood for a temperature", type(self.likelihood).__name__
-            raise UnsupportedError(expected, got, "Map without a temperature")
+        if self.temperature is not None and not self.likelihood.classes:
+            expected = "the Categorical likelihood for a temperature"
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map without a temperature")
 
     def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
@@ -185,7 +186,7 @@ class Map:
             ShapeError: If the outputs have another rank than the likelihood expects.
             DataError: If an output is not finite.
         """
-        return predictive(self.likelihood, Moments.certain(self.outputs(x)), "probit")
+        return self.likelihood.predictive(Moments.certain(self.outputs(x)), "probit")
 
     def outputs(self, x: InputsLike) -> Float[Tensor, "n *event c"]:
         """Outputs of the network, divided by the temperature, class axis last.
@@ -211,8 +212,8 @@ class Map:
     def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool | None = None) -> Map:
         """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
 
-        The noise precision of ``Gaussian`` is that of largest likelihood: that of the residuals, of each output unless
-        they share one.
+        The noise is that of largest likelihood (see ``Likelihood.calibrated``): for ``Gaussian`` the residuals', for
+        each output unless they share one.
 
         Args:
             held_out: Loader of ``(x, y)`` or mappings with ``labels``, or a pair of tensors.
@@ -220,7 +221,7 @@ class Map:
             progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
         Raises:
-            UnsupportedError: If the likelihood is neither Categorical nor Gaussian.
+            UnsupportedError: If the likelihood is neither of classes nor has a noise, as ``Bernoulli`` and ``Poisson``.
             DataError: If there is no data, or no temperature is best (see ``Temperature.fit``), or no noise.
 
         Warns:
@@ -234,23 +235,16 @@ class Map:
             >>> Map(nn.Identity()).calibrated((x, y)).predict(x[:1]).probs
             tensor([[0.7500, 0.2500]])
         """
-        if not isinstance(self.likelihood, Categorical | Gaussian):
-            expected, got = "Categorical or Gaussian, to calibrate the plain network", type(self.likelihood).__name__
-            raise UnsupportedError(expected, got, "Map as it is")
+        if not (self.likelihood.classes or self.likelihood.calibrates):
+            expected = "a likelihood of classes or with a noise, to calibrate the plain network"
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map as it is")
         plain = replace(self, temperature=None)
         like = like_of(self.model)
         like = torch.zeros(()) if like is None else like
         with working("calibrate", progress):
             pairs = [(plain.outputs(batch.inputs), batch.targets) for batch in Data(held_out, like, unpack)]
         outputs, targets = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        if isinstance(self.likelihood, Categorical):
+        if self.likelihood.classes:
             return replace(self, temperature=Temperature.fit(outputs, targets))
-        residuals = (self.likelihood.canonical_targets(outputs, targets) - outputs).double()
-        variances = residuals.square().flatten(0, -2).mean(0)
-        if self.likelihood.own_noises(len(variances)) is None:
-            variances = variances.mean()
-        if not bool((variances > 0).all()):
-            raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
-        precision = (1.0 / variances).tolist()
-        noise = tuple(precision) if isinstance(precision, list) else precision
-        return replace(self, likelihood=replace(self.likelihood, precision=noise))
+        canonical = self.likelihood.canonical_targets(outputs, targets)
+        return replace(self, likelihood=self.likelihood.calibrated(outputs, canonical))

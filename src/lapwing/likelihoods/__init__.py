@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from lapwing.ground.labels import IGNORED
 from lapwing.likelihoods.base import Likelihood
-from lapwing.likelihoods.categorical import IGNORED, Categorical
+from lapwing.likelihoods.categorical import Categorical
 from lapwing.likelihoods.elementwise import Bernoulli, Poisson
 from lapwing.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from lapwing.likelihoods.negative_binomial import NegativeBinomial
 
-__all__ = ["IGNORED", "Bernoulli", "Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood", "Poisson"]
+__all__ = [
+    "IGNORED",
+    "Bernoulli",
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "NegativeBinomial",
+    "Poisson",
+]

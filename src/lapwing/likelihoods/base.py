@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import final
 
 import torch
@@ -12,18 +13,23 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
-from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
+from lapwing.ground.device import CACHED
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive
+from lapwing.moments import Draws, JointMoments, Outputs
+from lapwing.predictive.distributions import Predictive
+from lapwing.predictive.links import SAMPLES, Link, check_link
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Likelihood(abc.ABC):
     """The distribution p(y | f) of a target given a network's output f.
 
     Canonical outputs are ``[n, *event, c]``: examples, then ``event_dim`` axes of positions (tokens,
     pixels) that are conditionally independent given f, then the ``c`` outputs of one position.
     ``canonical`` brings a network's outputs into that form; every other method takes it. Where f is the
-    natural parameter (all but ``HeteroscedasticGaussian``) the output Hessian B does not depend on the
-    target and equals the Fisher information: generalised Gauss-Newton matrix and Fisher are one.
+    natural parameter the output Hessian B does not depend on the target and equals the Fisher information: generalised
+    Gauss-Newton matrix and Fisher are one. For ``HeteroscedasticGaussian`` and ``NegativeBinomial``, where it is not, B
+    is the Fisher information.
 
     Args:
         event_dim: Number of event axes: 0 for one answer an example, 1 for tokens, 2 for pixels.
@@ -40,7 +46,7 @@ class Likelihood(abc.ABC):
     weight: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_positive("weight", self.weight)
+        check_positive_finite("weight", self.weight, "25.0")
         check_count("event_dim", self.event_dim, 0)
         if self.event_dim > EVENT_AXES:
             raise ConfigError(f"event_dim of at most {EVENT_AXES}", f"{self.event_dim}", "event_dim=2 for pixels")
@@ -50,6 +56,15 @@ class Likelihood(abc.ABC):
                 f"event_dim={self.event_dim}, class_dim={self.class_dim}",
                 "event_dim=1 for tokens [n, t, c], or event_dim=2, class_dim=1 for pixels [n, c, h, w]",
             )
+
+    def __repr__(self) -> str:
+        """Its choices other than the defaults, numbers to six digits."""
+        chosen: list[str] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != each.default:
+                chosen.append(f"{each.name}={shortly(value)}")
+        return f"{type(self).__name__}({', '.join(chosen)})"
 
     def canonical(self, outputs: Tensor) -> Tensor:
         """A network's outputs as ``[n, *event, c]``, a view.
@@ -94,6 +109,68 @@ class Likelihood(abc.ABC):
         self._check_rank(outputs)
         check_finite(outputs, "outputs", "checking the inputs and the weights of the network")
         self._check_targets(outputs, targets)
+
+    def targets_of(self, prediction: Predictive, targets: Tensor) -> Tensor:
+        """Targets of a loader as a predictive distribution takes them, checked.
+
+        Args:
+            prediction: A distribution that this likelihood gave.
+            targets: Targets as the loader gives them.
+
+        Raises:
+            ShapeError: If the shape does not fit.
+            DataError: If the type does not fit the likelihood, or a target is impossible.
+        """
+        outputs = self._outputs_at(prediction.location)
+        canonical = self.canonical_targets(outputs, targets.to(outputs.device))
+        self.check(outputs, canonical)
+        return canonical
+
+    @final
+    def predictive(
+        self,
+        outputs: Outputs,
+        link: Link = "qmc",
+        *,
+        temperature: float = 1.0,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Predictive:
+        """The distribution of targets p(y) = ∫ p(y | f) p(f) df at each position.
+
+        Real targets and counts have closed forms and take no link; a Gaussian whose noise depends on the input is
+        matched by its mean and variance. Draws are averaged as they are, whatever the link.
+
+        Args:
+            outputs: What is known of f, in canonical form ``[n, *event, c]``. Joint outputs give the same
+                probabilities and coherent samples.
+            link: For classes and labels, how the uncertainty is averaged out.
+            temperature: Divides the logits, mean and standard deviation, before the link.
+            samples: Draws for ``link="mc"``.
+            generator: Source of randomness for ``"mc"``; ``None`` draws from PyTorch's global one.
+
+        Returns:
+            ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
+            ``Counts`` for Poisson.
+
+        Raises:
+            ConfigError: If the link is not one of the five, or the temperature not positive.
+            UnsupportedError: If the link, or a temperature, does not exist for this likelihood.
+            NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
+
+        Example:
+            >>> from lapwing.likelihoods import Categorical
+            >>> from lapwing.moments import Moments
+            >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
+            >>> Categorical().predictive(moments).probs
+            tensor([[0.7261, 0.2739]])
+        """
+        check_link(link, temperature)
+        if temperature != 1:
+            if not self.labels:
+                raise UnsupportedError("classes or labels for a temperature", f"{self}", "temperature 1.0")
+            outputs = outputs.scaled(1 / temperature)
+        return self._predictive(outputs, link, samples, generator)
 
     @final
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, "*batch"]:
@@ -165,7 +242,8 @@ class Likelihood(abc.ABC):
         self, outputs: Float[Tensor, "n *event c"], targets: Shaped[Tensor, "*target"]
     ) -> list[tuple[Float[Tensor, "m c"], Shaped[Tensor, "*some"]]]:
         """Canonical outputs and targets of consecutive positions, views: on a CPU ``CACHED`` bytes of float64 each."""
-        f, y = outputs.flatten(0, -2), targets.flatten(0, self.event_dim)
+        f = outputs.flatten(0, -2)
+        y = targets.flatten(0, self.event_dim)
         size = max(1, CACHED // (8 * f.shape[1]) if f.device.type == "cpu" else len(f))
         return list(zip(f.split(size), y.split(size), strict=True))
 
@@ -229,6 +307,16 @@ class Likelihood(abc.ABC):
         return False
 
     @property
+    def classes(self) -> bool:
+        """Whether a target is one of c classes, whose logits a temperature may scale."""
+        return False
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether it has a noise, or another spread of the targets, that ``calibrated`` chooses."""
+        return False
+
+    @property
     def noise(self) -> float | None:
         """Noise precision ρ (of the first output) where the loss is the square ρ (y - f)² / 2; else ``None``."""
         return None
@@ -275,6 +363,22 @@ class Likelihood(abc.ABC):
         """How many scalar observations canonical targets stand for, the ignored left out: any number, with a weight."""
         return self.weight * self._count(targets)
 
+    def calibrated(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Likelihood:
+        """The same likelihood with the noise under which held-out targets are likeliest; itself where it has none.
+
+        Args:
+            outputs: Canonical outputs at inputs the network was not trained on.
+            targets: Canonical targets.
+
+        Raises:
+            DataError: If no noise is the best.
+        """
+        return self
+
+    def exact_log_joint(self, outputs: JointMoments | Draws, targets: Shaped[Tensor, "*target"]) -> float | None:
+        """Joint predictive log density log ∫ Π_n p(y_n | f_n) p(f) df of Gaussian f, nats; ``None`` if not known."""
+        return None
+
     @property
     def unweighted(self) -> Likelihood:
         """The likelihood of a single target: the same with a weight of 1."""
@@ -294,6 +398,15 @@ class Likelihood(abc.ABC):
     @abc.abstractmethod
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch m"]:
         """Expected target given f, the inverse link: probabilities, means or rates."""
+
+    def _outputs_at(self, location: Float[Tensor, "*batch m"]) -> Float[Tensor, "*batch c"]:
+        """Canonical outputs to which targets of a prediction with this location belong."""
+        return location
+
+    @abc.abstractmethod
+    def _predictive(
+        self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None
+    ) -> Predictive: ...
 
     @abc.abstractmethod
     def _nll(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
@@ -325,26 +438,41 @@ class Likelihood(abc.ABC):
             )
 
 
-def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
-    """Raise unless ``targets`` has the expected shape.
+def check_positive_finite(name: str, value: float, usual: str) -> None:
+    """Refuses what is no positive finite number.
+
+    Args:
+        name: The option.
+        value: What came.
+        usual: What to try.
 
     Raises:
-        ShapeError: If it has another.
+        ConfigError: Naming it.
     """
-    if tuple(targets.shape) != expected:
-        raise ShapeError(f"targets of shape {list(expected)}", f"shape {list(targets.shape)}", hint)
+    check_positive(name, value, usual)
+    if not math.isfinite(value):
+        raise ConfigError(f"a finite {name}", f"{value!r:.40}", f"{name}={usual}")
 
 
-def is_integral(values: Tensor) -> bool:
-    """Whether a tensor holds integers (booleans are not)."""
-    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+def shortly(value: object) -> str:
+    """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
 
+    Example:
+        >>> shortly(999999999999.9998), shortly((0.1 + 0.2, 2.0)), shortly(True)
+        ('1e+12', '(0.3, 2)', 'True')
+    """
+    if isinstance(value, tuple):
+        shown = [f"{each:.6g}" for each in value[:SHOWN]]
+        more = [f"... {len(value) - SHOWN} more"] if len(value) > SHOWN else []
+        return f"({', '.join(shown + more)})"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
+
+SHOWN = 6
+"""Numbers of a tuple that are shown."""
 
 EVENT_AXES = 62
 """Most event axes of an example: a tensor has 64 axes at most, one of the examples and one of the outputs."""
-
-CACHED = 2**22
-"""Bytes that stay in a CPU's cache (4 MiB): pieces larger than that take several times as long."""
 
 COLUMNS = 64
 """Most cotangents pulled back at once: bounds the memory of networks with many outputs."""

@@ -11,16 +11,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import DataError, DataWarning, warn
-from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+from lapwing.ground.errors import DataWarning, warn
+from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
+from lapwing.likelihoods.base import Likelihood
 from lapwing.linalg.contrasts import contrasts
-
-IGNORED = -100
-"""The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
+from lapwing.moments import Outputs
+from lapwing.predictive.distributions import Classification
+from lapwing.predictive.links import Link
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Categorical(Likelihood):
     """p(y = k | f) = softmax(f)_k, with integer targets; the label -100 marks a position to ignore.
 
@@ -34,20 +35,7 @@ class Categorical(Likelihood):
 
     def canonical_targets(self, outputs: Float[Tensor, "*batch c"], targets: Tensor) -> Tensor:
         """Labels ``[n, *event]`` as 64-bit integers; see ``Likelihood.canonical_targets``."""
-        if not is_integral(targets):
-            raise DataError(
-                "integer class labels for Categorical",
-                f"targets of type {targets.dtype}",
-                "targets.long() for labels held as floats or bools, targets.argmax(-1) for one-hot labels, "
-                "Bernoulli() for many labels at once, or Gaussian() for regression",
-            )
-        check_shape(
-            targets,
-            tuple(outputs.shape[:-1]),
-            "targets.squeeze(-1) for labels [n, 1], targets.argmax(-1) for one-hot labels, event_dim=1 for one label a "
-            "token, or event_dim=2 for one a pixel (with class_dim=1 where channels come first)",
-        )
-        return targets.to(device=outputs.device, dtype=torch.long)
+        return canonical_labels(outputs, targets)
 
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """Cross-entropy logsumexp(f) - f_y in nats."""
@@ -199,6 +187,11 @@ class Categorical(Likelihood):
         """See ``Likelihood.labels``."""
         return True
 
+    @property
+    def classes(self) -> bool:
+        """See ``Likelihood.classes``."""
+        return True
+
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Int[Tensor, "*batch"]:
@@ -211,6 +204,11 @@ class Categorical(Likelihood):
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """Class probabilities softmax(f)."""
         return torch.softmax(outputs, -1)
+
+    def _predictive(
+        self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None
+    ) -> Classification:
+        return Classification.of(outputs, link, samples=samples, generator=generator)
 
     def _count(self, targets: Int[Tensor, "*target"]) -> int:
         """Number of labels that are not -100."""
@@ -228,23 +226,6 @@ class Categorical(Likelihood):
 def probabilities(outputs: Float[Tensor, "*batch c"]) -> bool:
     """Whether outputs look as if a softmax had made them."""
     return bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < 1e-3).all())
-
-
-def check_labels(labels: Int[Tensor, "*target"], classes: int) -> None:
-    """Refuses labels of other classes.
-
-    Raises:
-        DataError: Naming how many, and from where to where.
-    """
-    outside = labels[(labels != IGNORED) & ((labels < 0) | (labels >= classes))]
-    if outside.numel():
-        several = "renumbering the labels from 0, or a network with one output a class"
-        single = "Bernoulli() for one output and labels 0 and 1, or a network with one output a class"
-        raise DataError(
-            f"labels from 0 to {classes - 1}, or {IGNORED} to ignore, for {classes} outputs",
-            f"{outside.numel()} labels outside, from {int(outside.min())} to {int(outside.max())}",
-            several if classes > 1 else single,
-        )
 
 
 def _complement(probs: Tensor) -> Tensor:

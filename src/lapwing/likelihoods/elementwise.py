@@ -16,12 +16,14 @@ from torch.nn.functional import softplus
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
-from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
+from lapwing.ground.labels import check_shape, is_integral
+from lapwing.likelihoods.base import Likelihood
+from lapwing.moments import Outputs
+from lapwing.predictive.distributions import Counts, MultiLabel
+from lapwing.predictive.links import LINEAR, Link
 
-_LINEAR = 40.0  # from where log(1 + e^x) is x to the last digit of float64
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Elementwise(Likelihood, abc.ABC):
     """A likelihood of as many numbers as ``mean`` has, independent given the outputs, so that B is diagonal."""
 
@@ -92,8 +94,29 @@ def check_logarithms(logs: Tensor, what: str, hint: str) -> None:
         raise DataError(expected, f"a log {what} of {float(logs.max()):g}", hint)
 
 
+def check_counts(log_rates: Tensor, targets: Tensor, likelihood: str) -> None:
+    """Refuses rates that overflow, and targets that are no counts.
+
+    Args:
+        log_rates: Logarithms of the rates.
+        targets: What should be counts, finite.
+        likelihood: Whose they should be, in the message.
+
+    Raises:
+        DataError: Naming the largest rate, or the first target that is no count.
+    """
+    check_logarithms(log_rates, "rate", "scaling the counts, or a network in float64")
+    wrong = targets[(targets < 0) | (targets != targets.round())]
+    if wrong.numel():
+        raise DataError(
+            f"counts 0, 1, 2, ... for {likelihood}",
+            f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
+            "Gaussian() for real targets",
+        )
+
+
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bernoulli(Elementwise):
     """Several yes-or-no labels at once, given one logit each: p(y_i = 1 | f) = σ(f_i); B = diag(p (1 - p)).
 
@@ -112,7 +135,8 @@ class Bernoulli(Elementwise):
 
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
         """-Σ_i y_i log σ(f_i) + (1 - y_i) log σ(-f_i) in nats."""
-        yes, no = softplus(-outputs, threshold=_LINEAR), softplus(outputs, threshold=_LINEAR)
+        yes = softplus(-outputs, threshold=LINEAR)
+        no = softplus(outputs, threshold=LINEAR)
         return (targets * yes + (1 - targets) * no).sum(-1)
 
     def _score(
@@ -136,6 +160,9 @@ class Bernoulli(Elementwise):
         """Probabilities σ(f)."""
         return torch.sigmoid(outputs)
 
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> MultiLabel:
+        return MultiLabel.of(outputs, link, samples=samples, generator=generator)
+
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         wrong = targets[(targets != 0) & (targets != 1)]
         if wrong.numel():
@@ -147,7 +174,7 @@ class Bernoulli(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Poisson(Elementwise):
     """Counts, given the logarithms of their rates: p(y | f) = exp(f)^y e^{-exp(f)} / y!; B = diag(exp f).
 
@@ -182,13 +209,9 @@ class Poisson(Elementwise):
         """Rates exp(f)."""
         return outputs.exp()
 
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Counts:
+        return Counts.of(outputs)
+
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
-        check_logarithms(outputs, "rate", "scaling the counts, or a network in float64")
         super()._check_targets(outputs, targets)
-        wrong = targets[(targets < 0) | (targets != targets.round())]
-        if wrong.numel():
-            raise DataError(
-                "counts 0, 1, 2, ... for Poisson",
-                f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
-                "Gaussian() for real targets",
-            )
+        check_counts(outputs, targets, "Poisson")

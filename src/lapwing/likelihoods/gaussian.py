@@ -12,13 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import ShapeError, precisions_of
+from lapwing.ground.errors import DataError, NumericalError, ShapeError, precisions_of
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.elementwise import Elementwise, check_logarithms
+from lapwing.moments import Draws, JointMoments, Outputs
+from lapwing.predictive.distributions import Regression
+from lapwing.predictive.distributions.regression import means_and_log_variances
+from lapwing.predictive.links import Link
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Gaussian(Elementwise):
     """p(y | f) = N(y; f, 1/ρ), independently over the outputs; B = diag(ρ).
 
@@ -54,6 +58,11 @@ class Gaussian(Elementwise):
         return self.precision**-0.5
 
     @property
+    def calibrates(self) -> bool:
+        """See ``Likelihood.calibrates``."""
+        return True
+
+    @property
     def noise(self) -> float:
         """See ``Likelihood.noise``."""
         return self._each[0]
@@ -82,7 +91,8 @@ class Gaussian(Elementwise):
         """See ``Likelihood.noise_over``; one factor for all outputs."""
         if not isinstance(other, Gaussian) or replace(self, precision=other.precision, shared=other.shared) != other:
             return None
-        now, then = self._each, other._each
+        now = self._each
+        then = other._each
         pairs = zip(now, then, strict=True) if len(now) == len(then) else product(now, then)
         factors = [x / y for x, y in pairs]
         return factors[0] if max(factors) <= (1 + 1e-9) * min(factors) else None
@@ -134,6 +144,38 @@ class Gaussian(Elementwise):
         """The outputs themselves."""
         return outputs
 
+    def calibrated(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Gaussian:
+        """See ``Likelihood.calibrated``: the noise of the residuals, of each output unless they share one."""
+        variances = (targets - outputs).double().square().flatten(0, -2).mean(0)
+        if self.own_noises(len(variances)) is None:
+            variances = variances.mean()
+        if not bool((variances > 0).all()):
+            raise DataError("residuals that are not all zero", "a perfect fit", "data the network was not trained on")
+        precision = (1.0 / variances).tolist()
+        return replace(self, precision=tuple(precision) if isinstance(precision, list) else precision)
+
+    def exact_log_joint(self, outputs: JointMoments | Draws, targets: Float[Tensor, "*batch c"]) -> float:
+        """See ``Likelihood.exact_log_joint``: N(y; m, K + 1/ρ).
+
+        Raises:
+            NumericalError: If the covariance is not positive semi-definite.
+        """
+        size = outputs.mean.numel()
+        noise = (1 / self.precisions(outputs.mean.double())).expand(outputs.mean.shape).reshape(-1)
+        total = outputs.covariance.double().reshape(size, size) + torch.diag(noise)
+        factor, failed = torch.linalg.cholesky_ex(total)
+        if int(failed):
+            raise NumericalError(
+                "a positive semi-definite joint covariance",
+                f"one whose sum with the noise fails to factorise at row {int(failed)} of {size}",
+                "float64, or a larger prior precision",
+            )
+        density = torch.distributions.MultivariateNormal(outputs.mean.double().reshape(-1), scale_tril=factor)
+        return float(density.log_prob(targets.double().reshape(-1)))
+
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Regression:
+        return Regression(outputs, 1 / self.precisions(outputs.mean))
+
     @property
     def _each(self) -> tuple[float, ...]:
         return self.precision if isinstance(self.precision, tuple) else (self.precision,)
@@ -144,7 +186,7 @@ class Gaussian(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeteroscedasticGaussian(Elementwise):
     """p(y | f) = N(y; m, e^s) with outputs f = (m_1 ... m_c, s_1 ... s_c): all means, then all log variances.
 
@@ -163,7 +205,7 @@ class HeteroscedasticGaussian(Elementwise):
         self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch"]:
         """Σ_i e^{-s_i} (y_i - m_i)² / 2 + s_i / 2 + log(2π) / 2 in nats."""
-        means, log_variances = split(outputs)
+        means, log_variances = means_and_log_variances(outputs)
         squares = torch.exp(-log_variances) * (targets - means).square()
         return 0.5 * (squares + log_variances + math.log(2 * math.pi)).sum(-1)
 
@@ -171,14 +213,14 @@ class HeteroscedasticGaussian(Elementwise):
         self, outputs: Float[Tensor, "*batch two_c"], targets: Float[Tensor, "*batch c"]
     ) -> Float[Tensor, "*batch two_c"]:
         """(e^{-s} (y - m), (e^{-s} (y - m)² - 1) / 2)."""
-        means, log_variances = split(outputs)
+        means, log_variances = means_and_log_variances(outputs)
         precisions = torch.exp(-log_variances)
         residuals = targets - means
         return torch.cat([precisions * residuals, 0.5 * (precisions * residuals.square() - 1)], -1)
 
     def _diagonal(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch two_c"]:
         """(e^{-s}, 1/2), the diagonal of the Fisher information."""
-        _, log_variances = split(outputs)
+        _, log_variances = means_and_log_variances(outputs)
         precisions = torch.exp(-log_variances)
         return torch.cat([precisions, torch.full_like(precisions, 0.5)], -1)
 
@@ -186,33 +228,22 @@ class HeteroscedasticGaussian(Elementwise):
         self, outputs: Float[Tensor, "*batch two_c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*batch c"]:
         """Targets m + e^{s/2} ε with ε standard normal."""
-        means, log_variances = split(outputs)
+        means, log_variances = means_and_log_variances(outputs)
         noise = probes.gaussian(means.shape, like=means, generator=generator)
         return means + noise * torch.exp(0.5 * log_variances)
 
     def mean(self, outputs: Float[Tensor, "*batch two_c"]) -> Float[Tensor, "*batch c"]:
         """The means m."""
-        return split(outputs)[0]
+        return means_and_log_variances(outputs)[0]
+
+    def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Regression:
+        return Regression.heteroscedastic(outputs)
+
+    def _outputs_at(self, location: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch two_c"]:
+        """Means, and log variances of 0."""
+        return torch.cat([location, torch.zeros_like(location)], -1)
 
     def _check_targets(self, outputs: Tensor, targets: Tensor) -> None:
         hint = "a network whose log variances are bounded below, or Gaussian() for noise of one size"
-        check_logarithms(-split(outputs)[1], "precision", hint)
+        check_logarithms(-means_and_log_variances(outputs)[1], "precision", hint)
         super()._check_targets(outputs, targets)
-
-
-def split(
-    outputs: Float[Tensor, "*batch two_c"],
-) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
-    """Means and log variances, the two halves of the outputs of a ``HeteroscedasticGaussian``.
-
-    Raises:
-        ShapeError: If the number of outputs is odd.
-    """
-    if outputs.shape[-1] % 2:
-        raise ShapeError(
-            "an even number of outputs, all means and then all log variances",
-            f"outputs of shape {list(outputs.shape)}",
-            "a network with two outputs a target, or Gaussian() for noise of one size",
-        )
-    means, log_variances = outputs.chunk(2, -1)
-    return means, log_variances

@@ -32,9 +32,10 @@ from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
+from lapwing.posteriors.predictor import NetworkPredictor
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
 from lapwing.posteriors.step import Step
-from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
+from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, WideMoments
 from lapwing.priors import Prior
 
 JOINT = 2**32

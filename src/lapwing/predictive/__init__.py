@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from lapwing.predictive.density import canonical_targets, held_out_losses, log_joint, log_predictive
-from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
-from lapwing.predictive.links import concentration, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
-from lapwing.predictive.outputs import Draws, JointMoments, Moments
-from lapwing.predictive.predict import Link, NetworkPredictor, Predictive, check_link, predictive
+from lapwing.moments.outputs import Draws, JointMoments, Moments
+from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, WideMoments
+from lapwing.predictive.distributions import (
+    Classification,
+    Counts,
+    MultiLabel,
+    OverdispersedCounts,
+    Predictive,
+    Regression,
+)
+from lapwing.predictive.links import (
+    Link,
+    check_link,
+    concentration,
+    laplace_bridge,
+    monte_carlo,
+    pairwise,
+    probit,
+    probit_binary,
+)
 from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
-from lapwing.predictive.wide import BasisMoments, FactorMoments, Outputs, WideMoments, spread, with_spread
 
 __all__ = [
     "BasisMoments",
@@ -20,25 +34,18 @@ __all__ = [
     "Link",
     "Moments",
     "MultiLabel",
-    "NetworkPredictor",
     "Outputs",
+    "OverdispersedCounts",
     "Predictive",
     "Regression",
     "WideMoments",
-    "canonical_targets",
     "check_link",
     "concentration",
     "expected_sigmoid",
-    "held_out_losses",
     "laplace_bridge",
-    "log_joint",
-    "log_predictive",
     "monte_carlo",
     "pairwise",
-    "predictive",
     "probit",
     "probit_binary",
     "quasi_monte_carlo",
-    "spread",
-    "with_spread",
 ]

@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ShapeError, check_count
-from lapwing.likelihoods.base import CACHED
-from lapwing.predictive.outputs import Moments
+from lapwing.ground.device import CACHED
+from lapwing.ground.errors import ConfigError, ShapeError, check_count
+from lapwing.moments.outputs import Moments
+from lapwing.moments.wide import WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, by_position, check_time
-from lapwing.predictive.wide import WideMoments
+
+Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
+"""How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
+bridge, fixed quasi-random draws (for a single logit and two classes the integral itself), or Monte Carlo."""
+
+LINEAR = 40.0
+"""From where log(1 + e^x) is x to the last digit of float64."""
 
 SAMPLES = 1024
+"""Draws of a Monte Carlo average."""
 
 PAIR = 1.2e-8
 """Seconds that a pair of classes takes on one core."""
 
 PAIR_BYTES = 48
 """Bytes that a pair of classes takes."""
+
+
+def check_link(link: str, temperature: float = 1.0) -> None:
+    """Refuses what is no link or no temperature.
+
+    Raises:
+        ConfigError: If the link is not one of the five, or the temperature not positive.
+    """
+    if link not in get_args(Link):
+        raise ConfigError(f"a link that is one of {', '.join(get_args(Link))}", f"{link!r}", "'qmc'")
+    if not 0 < temperature < math.inf:
+        raise ConfigError("a temperature > 0", f"{temperature}", "1.0, which changes nothing")
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -187,8 +208,7 @@ def monte_carlo(
     check_count("samples", samples, 2, usual=SAMPLES)
     total = torch.zeros_like(moments.mean, dtype=torch.float64)
     squares = torch.zeros_like(total)
-    widest = 0 if isinstance(moments, WideMoments) else moments.root().shape[-1]
-    draw_bytes = 6 * max(moments.mean.shape[-1], widest) * moments.mean[..., 0].numel() * moments.mean.element_size()
+    draw_bytes = 6 * moments.drawn_numbers * moments.mean[..., 0].numel() * moments.mean.element_size()
     chunk = min(samples, max(1, max_bytes // max(1, draw_bytes)))
     for start in range(0, samples, chunk):
         values = link(moments.sample(min(chunk, samples - start), generator=generator))
@@ -218,7 +238,8 @@ def _log_concentration(moments: Moments | WideMoments, normalise: bool) -> tuple
     if normalise:
         scale = spread.mean(-1, keepdim=True) * (2 / c) ** 0.5
         scale = torch.where(scale > 0, scale, 1.0)
-        mean, spread = mean / scale.sqrt(), spread / scale
+        mean = mean / scale.sqrt()
+        spread = spread / scale
     mass = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2 * math.log(c)
     offset = torch.full_like(mass, math.log(1 - 2 / c) if c > 2 else -math.inf)
     log_spread = torch.log(spread.clamp(min=torch.finfo(spread.dtype).tiny))

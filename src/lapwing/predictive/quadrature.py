@@ -11,20 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from lapwing.ground.device import CACHED
 from lapwing.ground.errors import TooLargeError, UnsupportedError
-from lapwing.likelihoods.base import CACHED
-from lapwing.linalg.contrasts import from_contrasts, into_contrasts
-from lapwing.predictive.outputs import Moments, nonnegative
-from lapwing.predictive.wide import WideMoments
+from lapwing.moments.outputs import Moments
+from lapwing.moments.wide import WideMoments
 
 MAX_BYTES = 2**28
 """Memory that averaging over outputs may take beside its result (256 MiB)."""
-
-RATE = 2e10
-"""Multiplications a second of one core in float64."""
-
-FACTORISED = 6
-"""Multiplications that a root of c × c takes at most, over c³."""
 
 LONGEST = 5.0
 """Seconds that one position may take at most."""
@@ -62,8 +55,7 @@ def quasi_monte_carlo(
         UnsupportedError: If there are more classes than Sobol points have dimensions.
 
     Cost: ``points`` softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its
-    Cholesky factorisation, or its eigendecomposition where it is singular: ``FACTORISED c³`` multiplications at most,
-    ``RATE`` a second.
+    Cholesky factorisation, or its eigendecomposition where it is singular: ``Moments.contrast_seconds`` at most.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0, 0.0]]), 9 * torch.eye(3).expand(1, 3, 3))
@@ -76,28 +68,22 @@ def quasi_monte_carlo(
     if c == 1:
         return torch.ones_like(mean)
     if c == 2:
-        gap, wide = mean[..., 1] - mean[..., 0], moments.covariance.double()
-        spread = (wide[..., 0, 0] + wide[..., 1, 1] - wide[..., 0, 1] - wide[..., 1, 0]).clamp_min(0.0)
-        rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), spread, max_bytes=max_bytes)
+        gap = mean[..., 1] - mean[..., 0]
+        covariance = moments.covariance.double()
+        sums = covariance[..., 0, 0] + covariance[..., 1, 1]
+        variance = (sums - covariance[..., 0, 1] - covariance[..., 1, 0]).clamp_min(0.0)
+        rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), variance, max_bytes=max_bytes)
         pair = torch.stack([rare, 1 - rare], -1)
         return torch.where((gap > 0)[..., None], pair, pair.flip(-1))
     dtype = torch.promote_types(mean.dtype, torch.float32)
-    if isinstance(moments, WideMoments):
-        dimensions, factorised = moments.dimensions, 0
-    else:
-        dimensions, factorised = c - 1, 5 * c**2 * 8
-        check_time("qmc", c, FACTORISED * c**3 / RATE)
-    normals = sobol_normals(points, dimensions).to(mean.device, dtype)
+    check_time("qmc", c, moments.contrast_seconds)
+    normals = sobol_normals(points, moments.contrast_columns).to(mean.device, dtype)
 
     def averaged(some: Moments | WideMoments) -> Tensor:
-        if isinstance(some, WideMoments):
-            moved = some.coloured(normals)
-        else:
-            root = _root(some.covariance).to(dtype)
-            moved = (root.flatten(0, 1) @ normals).view(*some.mean.shape, points)
-        return torch.softmax(moved.to(dtype) + some.mean.to(dtype)[..., None], -2).mean(-1)
+        moved = some.coloured_contrasts(normals).to(dtype)
+        return torch.softmax(moved + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + factorised, max_bytes)
+    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
 
 
 @lru_cache(maxsize=4)
@@ -116,25 +102,6 @@ def sobol_normals(points: int, dimensions: int) -> Float[Tensor, "dimensions poi
     with torch.inference_mode(False), torch.device("cpu"):
         uniform = SobolEngine(dimensions, scramble=True, seed=SEED).draw(points, dtype=torch.float64)
         return torch.special.ndtri(uniform + _CELL).mT.contiguous()
-
-
-def _root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"]:
-    """R with R Rᵀ = H Hᵀ Σ H Hᵀ for the contrasts H, in float64, its small eigenvalues raised to what rounds."""
-    symmetric = (0.5 * (covariance + covariance.mT)).double()
-    reduced = into_contrasts(into_contrasts(symmetric).mT)
-    sizes = covariance.diagonal(dim1=-2, dim2=-1).detach().double().amax(-1)
-    floor = torch.finfo(covariance.dtype).eps * sizes + torch.finfo(torch.float64).tiny
-    raised = reduced + torch.diag_embed(floor[:, None].expand(reduced.shape[:-1]))
-    lower, failed = torch.linalg.cholesky_ex(raised)
-    bad = failed > 0
-    if bool(bad.any()):
-        values, vectors = torch.linalg.eigh(reduced[bad])
-        known = nonnegative(torch.cat([values, sizes[bad, None]], -1), "eigenvalue", covariance.dtype)[:, :-1]
-        root = vectors * (known + floor[bad, None]).sqrt()[:, None, :]
-        upper = torch.linalg.qr(root.mT).R  # its transpose is the Cholesky factor, but for the signs of its columns
-        signs = upper.diagonal(dim1=-2, dim2=-1).sign()
-        lower = lower.index_put((bad,), upper.mT * signs[:, None, :])
-    return -from_contrasts(lower)
 
 
 def expected_sigmoid(
@@ -161,9 +128,8 @@ def expected_sigmoid(
         >>> expected_sigmoid(torch.tensor([2.0, 2.0, 2.0]), torch.tensor([0.0, 4.0, 1e8]))
         tensor([0.8808, 0.7752, 0.5001])
     """
-    flat, spread = mean.reshape(-1), variance.reshape(-1)
     step = max(1, max_bytes // (8 * _NODES * 3))
-    pieces = zip(flat.split(step), spread.split(step), strict=True)
+    pieces = zip(mean.reshape(-1).split(step), variance.reshape(-1).split(step), strict=True)
     found = torch.cat([_expected(m.double(), v.double()) for m, v in pieces])
     return found.view(mean.shape).to(mean.dtype)
 

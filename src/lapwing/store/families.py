@@ -15,7 +15,15 @@ from lapwing.ground.files.archive import Tensors
 from lapwing.ground.files.records import Families, Records
 from lapwing.jacobian.layers.capture import HEADS
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+)
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.operators.block_diagonal import Partition
@@ -53,7 +61,7 @@ FAMILIES: Families = {
     Fit: named(StructureFit),
     Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
-    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson),
+    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),
     Operator: OPERATORS,
     OuterProducts: named(*HEADS),
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),

@@ -19,7 +19,7 @@ from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.posteriors import ExactPosterior, WeightPosterior
-from lapwing.predictive import Moments, WideMoments, spread, with_spread
+from lapwing.predictive import Moments, WideMoments
 from lapwing.tuning.choices import P, chosen
 
 SPACING = 0.4
@@ -106,7 +106,7 @@ class HeldOut(Generic[P]):
             return [choice.outputs_each(batch.inputs, [choice])[0] for batch in self.batches]
         weights = torch.from_numpy(weights_at(log_factor, np.array(self.nodes)))
         return [
-            with_spread(first, torch.einsum("m,m...->...", weights.to(whole), whole))
+            first.with_compact_covariance(torch.einsum("m,m...->...", weights.to(whole), whole))
             for first, whole in self._contracted
         ]
 
@@ -134,10 +134,10 @@ class HeldOut(Generic[P]):
 
 def stacked(parts: list[Moments | WideMoments]) -> Float[Tensor, "m n *event"]:
     """What spreads each of several moments, of which all but the first are let go of as they are put together."""
-    first = spread(parts[0])
+    first = parts[0].compact_covariance
     whole = first.new_empty(len(parts), *first.shape)
     for place in reversed(range(len(parts))):
-        whole[place] = spread(parts[place])
+        whole[place] = parts[place].compact_covariance
         del parts[max(1, place) :]
     return whole
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior, Step
-from lapwing.predictive import Link, Moments, WideMoments, held_out_losses
+from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.tuning.choices import P, chosen, measured, tunes_noise
 from lapwing.tuning.held_out import HeldOut
 

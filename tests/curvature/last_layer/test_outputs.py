@@ -23,7 +23,9 @@ from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
 
 
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac", "kfac-reduce-separate"])
-@pytest.mark.parametrize("name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "tokens", "pixels"])
+@pytest.mark.parametrize(
+    "name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "negative-binomial", "tokens", "pixels"]
+)
 def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = problem(name)
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())

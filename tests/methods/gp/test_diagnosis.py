@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.evaluation.metrics import gaussian_wasserstein
 from lapwing.methods.gp import KernelMatrix, Matern
 from lapwing.methods.gp.diagnosis import error_norms, spectral_basis
+from lapwing.metrics import gaussian_wasserstein
 from tests.posterior_cases import normal
 
 X, NEW, KERNEL = normal(30, 2), normal(5, 2, seed=1), Matern(0.9)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation.diagnosis import diagnose_samples
-from lapwing.evaluation.metrics import ece, ece_floor, reliability
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.linalg import Diagonal
+from lapwing.metrics import ece, ece_floor, reliability
 from lapwing.show.plots import (
     plot_band,
     plot_diagnosis,

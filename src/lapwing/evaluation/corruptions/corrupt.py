@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
-from lapwing.evaluation.scores import Predictor, Scores, aligned, evaluate
+from lapwing.evaluation.scores import Predictor, Scores, evaluate
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
 from lapwing.ground.progress import track
+from lapwing.metrics.scores import aligned
 
 
 def corrupt(
@@ -173,7 +174,8 @@ def corruption_sweep(
         >>> list(sweep.by_severity("accuracy"))
         [0, 1, 2, 3, 4, 5]
     """
-    names, severities = _listed("names", names, "CORRUPTIONS"), _listed("severities", severities, "SEVERITIES")
+    names = _listed("names", names, "CORRUPTIONS")
+    severities = _listed("severities", severities, "SEVERITIES")
     for name, severity in itertools.product(names, severities):
         check_known(name, severity)
     options = {} if options is None else options

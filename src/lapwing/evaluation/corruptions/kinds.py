@@ -147,7 +147,8 @@ def motion_blur(x: Images, length: float, generator: torch.Generator | None) -> 
 
 def filtered(x: Images, kernel: Float[Tensor, "a b"]) -> Images:
     """The weighted average of each pixel's neighbours, each channel on its own; the kernel has odd sides."""
-    (a, b), channels = kernel.shape, x.shape[1]
+    a, b = kernel.shape
+    channels = x.shape[1]
     padded = functional.pad(x, (b // 2, b // 2, a // 2, a // 2), mode="replicate")
     return functional.conv2d(padded, kernel.expand(channels, 1, a, b), groups=channels)
 

@@ -103,7 +103,8 @@ class Diagnosis:
 
     def _sight(self) -> str:
         """How small an error of the variance would have been seen."""
-        level, draws = self.level / len(self.checks), len(self.distances)
+        level = self.level / len(self.checks)
+        draws = len(self.distances)
         seen = f"{percent(statistics.detectable(draws * self.dimension, level))} in all directions"
         if self.families:
             along = ", ".join(f"{len(family.z)} {family.name}" for family in self.families)

@@ -107,7 +107,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
         >>> holm([0.01, 0.5, 0.02])
         (0.03, 0.5, 0.04)
     """
-    adjusted, reached = [0.0] * len(p_values), 0.0
+    adjusted = [0.0] * len(p_values)
+    reached = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         reached = max(reached, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = reached
@@ -198,7 +199,8 @@ def project(
         k products with Λ.
     """
     product = precision @ directions
-    gram, cross = inner(directions, product), inner(directions, image)
+    gram = inner(directions, product)
+    cross = inner(directions, image)
     lengths = gram.diagonal()
     if not bool((lengths > 0).all()):
         raise NumericalError(
@@ -259,7 +261,8 @@ def _independent(
     correlation: Float[Tensor, "k k"], z: Float[Tensor, "k s"], tolerance: float
 ) -> tuple[list[int], Float[Tensor, "k2 s"]]:
     """What each row of z adds to the rows before it, scaled to variance 1; rows that add nothing are left out."""
-    correlation, z = correlation.clone(), z.clone()
+    correlation = correlation.clone()
+    z = z.clone()
     kept: list[int] = []
     for i in range(len(z)):
         pivot = correlation[i, i].clone()

@@ -24,7 +24,7 @@ from lapwing.methods.gp.kernels import Index, Kernel
 from lapwing.methods.gp.matrix import KernelMatrix, check_room, contracted, cross
 from lapwing.methods.gp.observations import Observations, check_suitable
 from lapwing.methods.gp.settings import Chosen
-from lapwing.predictive import Moments, Predictive, predictive
+from lapwing.predictive import Moments, Predictive
 
 JITTER = 1e-10
 """Part of the mean variance that is added to the kernel matrix, so that it has a Cholesky factor."""
@@ -145,7 +145,7 @@ class LaplaceProcess:
             DataError: If there are no inputs, or they are not finite.
             ShapeError: If they have another shape.
         """
-        return predictive(self.likelihood, self.outputs(x))
+        return self.likelihood.predictive(self.outputs(x))
 
     @working("evidence")
     def log_marginal(self) -> float:

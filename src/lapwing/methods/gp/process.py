@@ -29,7 +29,7 @@ from lapwing.methods.gp.observations import Observations
 from lapwing.methods.gp.paths import FunctionSamples, PriorFunctions, exact_at
 from lapwing.methods.gp.settings import Chosen, Settings, check_drawn, check_solved, singular
 from lapwing.methods.gp.trend import Trend, least_squares
-from lapwing.predictive import Draws, JointMoments, Outputs, Predictive, predictive
+from lapwing.predictive import Draws, JointMoments, Outputs, Predictive
 
 SMALL = 2_000
 """Distinct inputs up to which tuning climbs the evidence of all, unless it is told another way, and up to which
@@ -199,7 +199,7 @@ class Process:
             ``m`` rows of the kernel; by Cholesky's method ``n²`` multiplications for each, else an evaluation of the
             functions from which variances are read, which the first prediction draws.
         """
-        return predictive(self.likelihood, self.outputs(x, joint=joint))
+        return self.likelihood.predictive(self.outputs(x, joint=joint))
 
     @working("predict")
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Outputs:

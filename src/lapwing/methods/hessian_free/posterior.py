@@ -23,8 +23,9 @@ from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute
 from lapwing.methods.hessian_free.refit import Refit, Tally
 from lapwing.methods.hessian_free.responses import Linearity, Responses
+from lapwing.posteriors.predictor import NetworkPredictor
 from lapwing.posteriors.record import check_shape, check_survey
-from lapwing.predictive import JointMoments, Link, Moments, NetworkPredictor, Outputs
+from lapwing.predictive import JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics import ece_floor, reliability
-from lapwing.evaluation.metrics.elements import check_all_positive, scalars
 from lapwing.ground.errors import check_fraction
+from lapwing.metrics import ece_floor, reliability
+from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent
 
 if TYPE_CHECKING:

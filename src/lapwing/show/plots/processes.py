@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics import gaussian_wasserstein
 from lapwing.ground.errors import ShapeError, check_count, check_kind
 from lapwing.methods.gp import Process
 from lapwing.methods.gp.diagnosis import SpectralBasis
+from lapwing.metrics import gaussian_wasserstein
 from lapwing.predictive import Moments
 from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.show.plots.predictions import plot_band

@@ -150,7 +150,14 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
         note = "" if any(number.mean is not None for number in own) else row.note
         rows.append(asdict(row) | {"note": note, "cells": cells, "baseline": not given.get("fit_seconds")})
     figures = [asdict(figure) | {"source": _inlined(folder, figure.file)} for figure in section.figures]
-    return vars(section) | {"columns": columns, "rows": rows, "figures": figures}
+    return {
+        "title": section.title,
+        "text": section.text,
+        "findings": section.findings,
+        "columns": columns,
+        "rows": rows,
+        "figures": figures,
+    }
 
 
 def _number(row: Mapping[str, Any], column: Column, at: str) -> Number:

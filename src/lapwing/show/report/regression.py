@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import metrics
 from lapwing.comparison import Column, Comparison, Row
-from lapwing.evaluation import metrics
 from lapwing.ground.files.atomic import replacing
 from lapwing.methods.gp import Process
 from lapwing.show.plots.predictions import plot_coverage, plot_residuals

@@ -17,8 +17,9 @@ from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs, check_inputs, count, place
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
+from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors.nystrom import Compression
-from lapwing.predictive import Link, held_out_losses
+from lapwing.predictive import Link
 
 logger = logging.getLogger(__name__)
 

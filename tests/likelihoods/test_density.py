@@ -9,19 +9,9 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
-from lapwing.predictive import (
-    Classification,
-    Draws,
-    JointMoments,
-    MultiLabel,
-    Regression,
-    canonical_targets,
-    log_joint,
-    log_predictive,
-    predictive,
-    probit_binary,
-)
-from lapwing.predictive.outputs import Moments
+from lapwing.likelihoods.density import log_joint
+from lapwing.moments.outputs import Moments
+from lapwing.predictive import Classification, Draws, JointMoments, MultiLabel, Regression, probit_binary
 
 
 def random_joint(n: int = 3, c: int = 2) -> JointMoments:
@@ -85,81 +75,81 @@ class TestLogPredictive:
 
     @pytest.mark.parametrize("shape", [(5,), (2, 4)])
     def test_classes_leave_out_what_is_ignored(self, shape: tuple[int, ...]) -> None:
-        p = predictive(Categorical(event_dim=len(shape) - 1), moments(*shape, 3))
+        p = Categorical(event_dim=len(shape) - 1).predictive(moments(*shape, 3))
         assert isinstance(p, Classification)
         targets = torch.randint(0, 3, shape)
         targets[0] = torch.tensor(-100) if len(shape) == 1 else torch.tensor([1, -100, 0, -100])
         kept = targets != -100
         expected = torch.distributions.Categorical(p.probs).log_prob(targets.clamp_min(0))[kept]
-        actual = log_predictive(p, targets)
+        actual = p.log_prob(targets)
         assert actual.shape == (int(kept.sum()),)
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
 
     def test_a_probability_that_underflowed_is_the_smallest_number(self) -> None:
-        p = predictive(Categorical(), Moments.certain(torch.tensor([[0.0, 500.0]])))
-        assert float(log_predictive(p, torch.tensor([0]))) == pytest.approx(-87.336544, rel=1e-6)
+        p = Categorical().predictive(Moments.certain(torch.tensor([[0.0, 500.0]])))
+        assert float(p.log_prob(torch.tensor([0]))) == pytest.approx(-87.336544, rel=1e-6)
 
     @pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3)])
     def test_many_labels_add_up(self, shape: tuple[int, ...]) -> None:
-        p = predictive(Bernoulli(event_dim=len(shape) - 2), moments(*shape))
+        p = Bernoulli(event_dim=len(shape) - 2).predictive(moments(*shape))
         assert isinstance(p, MultiLabel)
         targets = torch.randint(0, 2, shape).double()
         expected = torch.distributions.Bernoulli(p.probs).log_prob(targets).sum(-1).flatten()
-        torch.testing.assert_close(log_predictive(p, targets), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(p.log_prob(targets), expected, rtol=1e-9, atol=1e-12)
 
     @pytest.mark.parametrize("shape", [(5, 2), (2, 4, 2)])
     @pytest.mark.parametrize("kind", ["one noise", "a noise an output", "a noise an input"])
     def test_real_targets_add_up(self, kind: str, shape: tuple[int, ...]) -> None:
         event_dim = len(shape) - 2
         if kind == "a noise an input":
-            p = predictive(HeteroscedasticGaussian(event_dim=event_dim), moments(*shape[:-1], 4))
+            p = HeteroscedasticGaussian(event_dim=event_dim).predictive(moments(*shape[:-1], 4))
         else:
             precision = 2.0 if kind == "one noise" else (0.5, 3.0)
-            p = predictive(Gaussian(precision, event_dim=event_dim), moments(*shape))
+            p = Gaussian(precision, event_dim=event_dim).predictive(moments(*shape))
         assert isinstance(p, Regression)
         targets = torch.randn(shape, dtype=torch.float64)
         expected = torch.distributions.Normal(p.mean, p.std).log_prob(targets).sum(-1).flatten()
-        torch.testing.assert_close(log_predictive(p, targets), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(p.log_prob(targets), expected, rtol=1e-12, atol=1e-12)
 
     @pytest.mark.parametrize("shape", [(5, 2), (2, 4, 2)])
     def test_certain_counts_are_poisson(self, shape: tuple[int, ...]) -> None:
         rates = torch.randn(shape, dtype=torch.float64)
-        p = predictive(Poisson(event_dim=len(shape) - 2), Moments.certain(rates))
+        p = Poisson(event_dim=len(shape) - 2).predictive(Moments.certain(rates))
         targets = torch.randint(0, 5, shape).double()
         expected = torch.distributions.Poisson(rates.exp()).log_prob(targets).sum(-1).flatten()
-        torch.testing.assert_close(log_predictive(p, targets), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(p.log_prob(targets), expected, rtol=1e-12, atol=1e-12)
 
     def test_counts_average_over_the_rate(self, generator: torch.Generator) -> None:
         """One count with a Gaussian log rate, by Gauss-Hermite quadrature."""
         mean, variance = 0.4, 0.3
-        p = predictive(Poisson(), Moments(torch.full((1, 1), mean).double(), torch.full((1, 1, 1), variance).double()))
+        p = Poisson().predictive(Moments(torch.full((1, 1), mean).double(), torch.full((1, 1, 1), variance).double()))
         nodes, weights = (torch.as_tensor(part) for part in hermgauss(60))
         rates = torch.exp(mean + (2 * variance) ** 0.5 * nodes)
         for count in (0.0, 1.0, 4.0):
             densities = torch.distributions.Poisson(rates).log_prob(torch.tensor(count)).exp()
             exact = float(torch.log((weights * densities).sum() / weights.sum()))
-            drawn = log_predictive(p, torch.full((1, 1), count).double(), generator=generator)
+            drawn = p.log_prob(torch.full((1, 1), count).double(), generator=generator)
             assert float(drawn) == pytest.approx(exact, abs=0.1)
 
     def test_counts_of_one_position_share_their_draw(self) -> None:
         """Two counts of one rate: larger together than the product of the two alone."""
         covariance = torch.ones(1, 2, 2, dtype=torch.float64)
-        p = predictive(Poisson(), Moments(torch.zeros(1, 2, dtype=torch.float64), covariance))
+        p = Poisson().predictive(Moments(torch.zeros(1, 2, dtype=torch.float64), covariance))
         targets = torch.full((1, 2), 6.0, dtype=torch.float64)
         seed = torch.Generator().manual_seed(0)
-        both = float(log_predictive(p, targets, generator=seed))
-        one = predictive(Poisson(), Moments(torch.zeros(1, 1, dtype=torch.float64), covariance[:, :1, :1]))
-        assert both > 2 * float(log_predictive(one, targets[:, :1], generator=seed)) + 0.5
+        both = float(p.log_prob(targets, generator=seed))
+        one = Poisson().predictive(Moments(torch.zeros(1, 1, dtype=torch.float64), covariance[:, :1, :1]))
+        assert both > 2 * float(one.log_prob(targets[:, :1], generator=seed)) + 0.5
 
     def test_a_generator_settles_the_draws(self) -> None:
-        p, targets = predictive(Poisson(), moments(3, 2)), torch.ones(3, 2).double()
-        draws = [log_predictive(p, targets, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+        p, targets = Poisson().predictive(moments(3, 2)), torch.ones(3, 2).double()
+        draws = [p.log_prob(targets, generator=torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
         assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
 
     def test_joint_outputs_give_the_density_of_each(self) -> None:
         joint, targets = random_joint(), torch.randn(3, 2, dtype=torch.float64)
-        together, alone = (predictive(Gaussian(), outputs) for outputs in (joint, joint.marginal()))
-        torch.testing.assert_close(log_predictive(together, targets), log_predictive(alone, targets))
+        together, alone = (Gaussian().predictive(outputs) for outputs in (joint, joint.marginal()))
+        torch.testing.assert_close(together.log_prob(targets), alone.log_prob(targets))
 
 
 class TestCanonicalTargets:
@@ -180,21 +170,26 @@ class TestCanonicalTargets:
     def test_fit_the_distribution(
         self, likelihood: Likelihood, outputs: tuple[int, ...], targets: torch.Tensor, shape: tuple[int, ...]
     ) -> None:
-        p = predictive(likelihood, moments(*outputs))
-        canonical = canonical_targets(likelihood, p, targets)
+        p = likelihood.predictive(moments(*outputs))
+        canonical = likelihood.targets_of(p, targets)
         assert canonical.shape == shape
         assert torch.equal(canonical.flatten(), targets.flatten().to(canonical))
         assert canonical.dtype == (torch.long if isinstance(likelihood, Categorical) else torch.float64)
-        assert torch.isfinite(log_predictive(p, canonical)).all()
+        assert torch.isfinite(p.log_prob(canonical)).all()
+
+    def test_means_far_below_zero_are_no_log_variances(self) -> None:
+        likelihood = HeteroscedasticGaussian()
+        p = likelihood.predictive(Moments.certain(torch.tensor([[-1e4, 0.0]])))
+        assert likelihood.targets_of(p, torch.tensor([-1e4])).tolist() == [[-1e4]]
 
     def test_are_refused_where_they_do_not_fit(self) -> None:
-        p = predictive(Categorical(), moments(4, 3))
+        p = Categorical().predictive(moments(4, 3))
         with pytest.raises(DataError, match="labels"):
-            canonical_targets(Categorical(), p, torch.tensor([0, 1, 2, 3]))
+            Categorical().targets_of(p, torch.tensor([0, 1, 2, 3]))
         with pytest.raises(ShapeError, match="shape"):
-            canonical_targets(Categorical(), p, torch.tensor([0, 1]))
+            Categorical().targets_of(p, torch.tensor([0, 1]))
         with pytest.raises(DataError, match="real targets"):
-            canonical_targets(Gaussian(), predictive(Gaussian(), moments(4, 1)), torch.tensor([0, 1, 2, 3]))
+            Gaussian().targets_of(Gaussian().predictive(moments(4, 1)), torch.tensor([0, 1, 2, 3]))
 
 
 def moments(*shape: int) -> Moments:

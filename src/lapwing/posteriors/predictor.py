@@ -1,150 +1,25 @@
-"""From a likelihood and what is known of the outputs to a predictive distribution; what predicts so."""
+"""What predicts from a network: what is known of its outputs, through the likelihood, as a distribution of targets."""
 
 from __future__ import annotations
 
 import abc
-import math
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import TypeVar
 
 import torch
 
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked
-from lapwing.ground.errors import ConfigError, UnsupportedError
+from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.jacobian.model import undisturbed
 from lapwing.jacobian.network.network import Network
-from lapwing.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Likelihood,
-    Poisson,
-)
-from lapwing.predictive.distributions import Classification, Counts, MultiLabel, Regression
-from lapwing.predictive.links import SAMPLES, laplace_bridge, monte_carlo, pairwise, probit, probit_binary
-from lapwing.predictive.outputs import Draws
-from lapwing.predictive.quadrature import expected_sigmoid, quasi_monte_carlo
-from lapwing.predictive.wide import Outputs, at_least_single
-
-Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
-"""How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
-bridge, fixed quasi-random draws (for a single logit and two classes the integral itself), or Monte Carlo."""
-
-Predictive: TypeAlias = Classification | MultiLabel | Regression | Counts
-"""A distribution of targets."""
+from lapwing.likelihoods import Likelihood
+from lapwing.moments import Draws, Outputs
+from lapwing.predictive.distributions import Predictive
+from lapwing.predictive.links import SAMPLES, Link, check_link
 
 P = TypeVar("P", bound="NetworkPredictor")
-
-
-def predictive(
-    likelihood: Likelihood,
-    outputs: Outputs,
-    link: Link = "qmc",
-    *,
-    temperature: float = 1.0,
-    samples: int = SAMPLES,
-    generator: torch.Generator | None = None,
-) -> Predictive:
-    """The distribution of targets p(y) = ∫ p(y | f) p(f) df at each position.
-
-    Gaussian and Poisson targets have closed forms and take no link; a Gaussian whose noise depends on the
-    input is matched by its mean and variance. Draws are averaged as they are, whatever the link.
-
-    Args:
-        likelihood: p(y | f).
-        outputs: What is known of f, in canonical form ``[n, *event, c]``. Joint outputs give the same
-            probabilities and coherent samples.
-        link: For classes and labels, how the uncertainty is averaged out.
-        temperature: Divides the logits, mean and standard deviation, before the link.
-        samples: Draws for ``link="mc"``.
-        generator: Source of randomness for ``"mc"``; ``None`` draws from PyTorch's global one.
-
-    Returns:
-        ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
-        ``Counts`` for Poisson.
-
-    Raises:
-        ConfigError: If the link is not one of the five, or the temperature not positive.
-        UnsupportedError: If the link, or a temperature, does not exist for this likelihood.
-        NumericalError: If the covariance is not positive semi-definite, or expected rates overflow.
-
-    Example:
-        >>> from lapwing.predictive import Moments
-        >>> moments = Moments(torch.tensor([[2.0, 0.0]]), 4 * torch.eye(2).expand(1, 2, 2))
-        >>> predictive(Categorical(), moments).probs
-        tensor([[0.7261, 0.2739]])
-    """
-    check_link(link, temperature)
-    if temperature != 1 and not likelihood.labels:
-        raise UnsupportedError("classes or labels for a temperature", f"{likelihood}", "temperature 1.0")
-    match likelihood:
-        case Categorical() | Bernoulli():
-            scaled = outputs if temperature == 1 else outputs.scaled(1 / temperature)
-            return _labels(likelihood, scaled, link, samples, generator)
-        case Gaussian():
-            return Regression(outputs, 1 / likelihood.precisions(outputs.mean))
-        case HeteroscedasticGaussian():
-            return Regression.heteroscedastic(outputs)
-        case Poisson():
-            return Counts.of(outputs)
-        case _:
-            raise UnsupportedError(
-                "a likelihood of lapwing.likelihoods",
-                type(likelihood).__name__,
-                "Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian or Poisson",
-            )
-
-
-def check_link(link: str, temperature: float = 1.0) -> None:
-    """Refuses what is no link or no temperature.
-
-    Raises:
-        ConfigError: If the link is not one of the five, or the temperature not positive.
-    """
-    if link not in get_args(Link):
-        raise ConfigError(f"a link that is one of {', '.join(get_args(Link))}", f"{link!r}", "'qmc'")
-    if not 0 < temperature < math.inf:
-        raise ConfigError("a temperature > 0", f"{temperature}", "1.0, which changes nothing")
-
-
-def _labels(
-    likelihood: Categorical | Bernoulli,
-    outputs: Outputs,
-    link: Link,
-    samples: int,
-    generator: torch.Generator | None,
-) -> Classification | MultiLabel:
-    """Classes, or yes-or-no labels: a single logit has no pairs. Probabilities are in float32 at least."""
-    many = isinstance(likelihood, Bernoulli)
-    kind, stderr = MultiLabel if many else Classification, None
-    single = at_least_single(outputs)
-    if isinstance(single, Draws):
-        probs, s = likelihood.mean(single.values), len(single.values)
-        return kind(outputs, probs.mean(0), probs.std(0) / s**0.5 if s > 1 else None)
-    moments = single.marginal()
-    match link, many:
-        case "mc", _:
-            probs, stderr = monte_carlo(moments, samples, link=likelihood.mean, generator=generator)
-        case "bridge", False:
-            probs = laplace_bridge(moments)
-        case "pairwise", False:
-            probs = pairwise(moments)
-        case "qmc", False:
-            probs = quasi_monte_carlo(moments)
-        case "bridge", True:
-            raise UnsupportedError(
-                "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
-                "link 'bridge', which for a single logit is the sigmoid of its mean",
-                "'qmc', which for a single logit is exact",
-            )
-        case "qmc", True:
-            probs = expected_sigmoid(moments.mean, moments.variance)
-        case _:
-            probs = probit_binary(moments) if many else probit(moments)
-    return kind(outputs, probs, stderr)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -239,11 +114,11 @@ class NetworkPredictor(abc.ABC):
         """
         if generator is not None:
             probes.device_of(generator)
-        link, temperature = link or self.link, self.temperature
+        link = link or self.link
         with torch.no_grad():
             outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
-            return predictive(
-                self.likelihood, outputs, link, temperature=temperature, samples=samples, generator=generator
+            return self.likelihood.predictive(
+                outputs, link, temperature=self.temperature, samples=samples, generator=generator
             )
 
     def with_link(self: P, link: Link, temperature: float = 1.0) -> P:

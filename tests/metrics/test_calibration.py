@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.evaluation import metrics
-from lapwing.evaluation.metrics import accuracy, adaptive_ece, ece, reliability
+from lapwing import metrics
 from lapwing.ground.errors import ConfigError
+from lapwing.metrics import accuracy, adaptive_ece, ece, reliability
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from lapwing.evaluation.metrics import accuracy, adaptive_ece, auroc, brier, ece, nll, rejection_curve, symmetric_kl
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
+from lapwing.metrics import accuracy, adaptive_ece, auroc, brier, ece, nll, rejection_curve, symmetric_kl
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 

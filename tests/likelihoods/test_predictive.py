@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import lapwing as lw
 from lapwing.ground.errors import ConfigError, NumericalError, UnsupportedError
 from lapwing.likelihoods import (
     Bernoulli,
@@ -21,7 +19,6 @@ from lapwing.likelihoods import (
     Likelihood,
     Poisson,
 )
-from lapwing.posteriors import Posterior
 from lapwing.predictive import (
     Classification,
     Counts,
@@ -34,13 +31,11 @@ from lapwing.predictive import (
     laplace_bridge,
     monte_carlo,
     pairwise,
-    predictive,
     probit,
     probit_binary,
     quasi_monte_carlo,
 )
 from tests.checker import unchecked
-from tests.posterior_cases import STRUCTURES, Problem, problem
 
 LINKS: list[Any] = ["probit", "pairwise", "bridge", "qmc", "mc"]
 
@@ -59,7 +54,7 @@ def seeded() -> torch.Generator:
 def test_categorical_takes_each_link() -> None:
     joint, moments = joint_and_marginal(c=3)
     for outputs in (joint, moments):
-        by_link = {link: predictive(Categorical(), outputs, link, generator=seeded()) for link in LINKS}
+        by_link = {link: Categorical().predictive(outputs, link, generator=seeded()) for link in LINKS}
         assert all(isinstance(p, Classification) and p.logits is outputs for p in by_link.values())
         torch.testing.assert_close(by_link["probit"].probs, probit(moments))
         torch.testing.assert_close(by_link["bridge"].probs, laplace_bridge(moments))
@@ -69,34 +64,34 @@ def test_categorical_takes_each_link() -> None:
         torch.testing.assert_close(by_link["mc"].probs, probs)
         torch.testing.assert_close(by_link["mc"].stderr, stderr)
         assert by_link["probit"].stderr is None
-        assert torch.equal(predictive(Categorical(), outputs).probs, by_link["qmc"].probs)  # the default
+        assert torch.equal(Categorical().predictive(outputs).probs, by_link["qmc"].probs)  # the default
 
 
 def test_bernoulli_takes_every_link_but_the_bridge() -> None:
     _, moments = joint_and_marginal()
-    exact = predictive(Bernoulli(), moments)
+    exact = Bernoulli().predictive(moments)
     assert isinstance(exact, MultiLabel)
     torch.testing.assert_close(exact.probs, expected_sigmoid(moments.mean, moments.variance))
     for link in ("probit", "pairwise"):  # a single logit has no pairs
-        assert torch.equal(predictive(Bernoulli(), moments, link).probs, probit_binary(moments))
-    mc = predictive(Bernoulli(), moments, "mc", samples=20_000, generator=seeded())
+        assert torch.equal(Bernoulli().predictive(moments, link).probs, probit_binary(moments))
+    mc = Bernoulli().predictive(moments, "mc", samples=20_000, generator=seeded())
     assert isinstance(mc, MultiLabel) and mc.stderr is not None
     assert bool(((mc.probs - exact.probs).abs() < 5 * mc.stderr).all())
     with pytest.raises(UnsupportedError, match="'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli"):
-        predictive(Bernoulli(), moments, "bridge")
+        Bernoulli().predictive(moments, "bridge")
 
 
 @pytest.mark.parametrize("link", LINKS)
 def test_a_temperature_divides_mean_and_standard_deviation_of_the_logits(link: Any) -> None:
     joint, moments = joint_and_marginal(c=3)
     half = Moments(moments.mean / 2, moments.covariance / 4)
-    expected = predictive(Categorical(), half, link, generator=seeded())
+    expected = Categorical().predictive(half, link, generator=seeded())
     draws = Draws(moments.sample(7))
     for outputs in (joint, moments):
-        found = predictive(Categorical(), outputs, link, temperature=2.0, generator=seeded())
+        found = Categorical().predictive(outputs, link, temperature=2.0, generator=seeded())
         torch.testing.assert_close(found.probs, expected.probs)
         torch.testing.assert_close(found.logits.variance, half.variance)
-    found = predictive(Categorical(), draws, link, temperature=2.0)
+    found = Categorical().predictive(draws, link, temperature=2.0)
     torch.testing.assert_close(found.probs, torch.softmax(draws.values / 2, -1).mean(0))
 
 
@@ -104,25 +99,25 @@ def test_temperatures_that_mean_nothing_are_refused() -> None:
     _, moments = joint_and_marginal()
     for temperature in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigError, match="a temperature > 0"):
-            predictive(Categorical(), moments, temperature=temperature)
+            Categorical().predictive(moments, temperature=temperature)
     with pytest.raises(UnsupportedError, match="classes or labels for a temperature"):
-        predictive(Gaussian(), moments, temperature=2.0)
+        Gaussian().predictive(moments, temperature=2.0)
 
 
 def test_draws_are_averaged_after_the_link() -> None:
     values = torch.randn(30, 4, 3, dtype=torch.float64)
-    p = predictive(Categorical(), Draws(values))
+    p = Categorical().predictive(Draws(values))
     assert isinstance(p, Classification) and p.stderr is not None
     torch.testing.assert_close(p.probs, torch.softmax(values, -1).mean(0))
     torch.testing.assert_close(p.stderr, torch.softmax(values, -1).std(0) / 30**0.5)
-    torch.testing.assert_close(predictive(Bernoulli(), Draws(values)).probs, torch.sigmoid(values).mean(0))
-    assert predictive(Categorical(), Draws(values[:1])).stderr is None
+    torch.testing.assert_close(Bernoulli().predictive(Draws(values)).probs, torch.sigmoid(values).mean(0))
+    assert Categorical().predictive(Draws(values[:1])).stderr is None
 
 
 def test_gaussian_adds_its_noise() -> None:
     joint, moments = joint_and_marginal()
     for outputs in (joint, moments, Draws(moments.sample(5))):
-        p = predictive(Gaussian((2.0, 4.0)), outputs)
+        p = Gaussian((2.0, 4.0)).predictive(outputs)
         assert isinstance(p, Regression)
         assert p.noise.tolist() == [0.5, 0.25]
         torch.testing.assert_close(p.variance, outputs.variance + p.noise)
@@ -133,19 +128,19 @@ def test_heteroscedastic_noise_is_the_expected_variance() -> None:
     draws = Draws(moments.sample(100_000, generator=seeded()))
     expected = torch.exp(moments.mean[:, 2:] + 0.5 * moments.variance[:, 2:])
     for outputs in (joint, moments, draws):
-        p = predictive(HeteroscedasticGaussian(), outputs)
+        p = HeteroscedasticGaussian().predictive(outputs)
         assert isinstance(p, Regression) and p.mean.shape == (3, 2)
         tolerance = 0.05 if outputs is draws else 1e-12
         torch.testing.assert_close(p.noise, expected, rtol=tolerance, atol=0)
         torch.testing.assert_close(p.outputs.mean, outputs.mean[:, :2])
     targets = HeteroscedasticGaussian().draw(draws.values, generator=seeded())
-    p = predictive(HeteroscedasticGaussian(), moments)
+    p = HeteroscedasticGaussian().predictive(moments)
     torch.testing.assert_close(targets.var(0), p.variance, rtol=0.05, atol=0)
 
 
 def test_poisson_moments_are_those_of_a_lognormal_mixture() -> None:
     joint, moments = joint_and_marginal(n=2, scale=0.3)
-    p = predictive(Poisson(), moments)
+    p = Poisson().predictive(moments)
     assert isinstance(p, Counts)
     k = 200_000
     draws = p.sample(k, generator=seeded())
@@ -153,7 +148,7 @@ def test_poisson_moments_are_those_of_a_lognormal_mixture() -> None:
     torch.testing.assert_close(draws.var(0), p.variance, rtol=0.05, atol=0)
     for i in range(2):
         torch.testing.assert_close(draws[:, i].mT.cov(), p.covariance[i], rtol=0.05, atol=0.05)
-    together = predictive(Poisson(), joint)
+    together = Poisson().predictive(joint)
     assert isinstance(together, Counts)
     torch.testing.assert_close(together.mean, p.mean)
     torch.testing.assert_close(together.variance, p.variance)
@@ -164,7 +159,7 @@ def test_poisson_moments_are_those_of_a_lognormal_mixture() -> None:
 
 def test_poisson_draws_are_averaged() -> None:
     values = torch.randn(40, 3, 2, dtype=torch.float64)
-    p = predictive(Poisson(), Draws(values))
+    p = Poisson().predictive(Draws(values))
     assert isinstance(p, Counts)
     torch.testing.assert_close(p.mean, values.exp().mean(0))
     torch.testing.assert_close(p.variance, values.exp().var(0) + p.mean)
@@ -174,45 +169,46 @@ def test_poisson_draws_are_averaged() -> None:
 def test_expectations_that_overflow_are_refused(likelihood: Likelihood, width: int) -> None:
     huge = Moments(torch.zeros(1, width), 1e4 * torch.eye(width).expand(1, width, width))
     with pytest.raises(NumericalError, match=r"finite expected (rates|noise variances).*exponent of 5000"):
-        predictive(likelihood, huge)
+        likelihood.predictive(huge)
 
 
 def test_variances_and_draws_that_overflow_are_refused() -> None:
     """Single precision holds the rate e^50 and no square of it; networks with drawn weights may say anything."""
     wide = Moments(torch.full((1, 1), 40.0), 20 * torch.eye(1).expand(1, 1, 1))
     with pytest.raises(NumericalError, match=r"finite variances of rates.*float64"):
-        predictive(Poisson(), wide)
-    found = predictive(Poisson(), Moments(wide.mean.double(), wide.covariance.double()))
+        Poisson().predictive(wide)
+    found = Poisson().predictive(Moments(wide.mean.double(), wide.covariance.double()))
     assert isinstance(found, Counts) and bool(found.std.isfinite().all())
     for draw, said in ((60.0, "finite variances of rates.*exponent of 120"), (200.0, "finite rates.*exponent of 200")):
         with pytest.raises(NumericalError, match=said):
-            predictive(Poisson(), Draws(torch.tensor([[[0.0]], [[draw]]])))
+            Poisson().predictive(Draws(torch.tensor([[[0.0]], [[draw]]])))
     with pytest.raises(NumericalError, match=r"finite noise variances exp f.*exponent of 200"):
-        predictive(HeteroscedasticGaussian(), Draws(torch.tensor([[[0.0, 1.0]], [[0.0, 200.0]]])))
+        HeteroscedasticGaussian().predictive(Draws(torch.tensor([[[0.0, 1.0]], [[0.0, 200.0]]])))
 
 
 def test_token_outputs_keep_their_axes() -> None:
     moments = Moments(torch.randn(2, 5, 3), torch.eye(3).expand(2, 5, 3, 3))
     for link in LINKS:
-        p = predictive(Categorical(event_dim=1), moments, link)
+        p = Categorical(event_dim=1).predictive(moments, link)
         assert isinstance(p, Classification)
         assert p.probs.shape == (2, 5, 3) and p.labels.shape == (2, 5)
         assert p.sample(4).shape == (4, 2, 5, 3)
 
 
 def test_joint_targets_of_certain_outputs_have_only_their_noise() -> None:
-    p = predictive(Gaussian(4.0), Moments.certain(torch.zeros(3, 1)))
+    p = Gaussian(4.0).predictive(Moments.certain(torch.zeros(3, 1)))
     assert isinstance(p, Regression)
     assert p.std.tolist() == [[0.5]] * 3
     assert float(p.outputs.std.max()) == 0.0
 
 
-def test_an_unknown_link_or_likelihood_is_refused() -> None:
+def test_an_unknown_link_is_refused() -> None:
     _, moments = joint_and_marginal()
-    unchecked: Any = inspect.unwrap(predictive)  # without the test suite's own type checker
-    with pytest.raises(ConfigError, match=r"one of probit, pairwise, bridge, qmc, mc\. Got 'softmax'"):
-        unchecked(Categorical(), moments, "softmax")
+    with pytest.raises(ConfigError, match=r"one of probit, pairwise, bridge, qmc, mc\. Got 'softmax'"), unchecked():
+        Categorical().predictive(moments, "softmax")
 
+
+def test_a_likelihood_without_its_distribution_is_none() -> None:
     @dataclass(frozen=True)
     class Other(Likelihood):
         def canonical_targets(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
@@ -225,60 +221,15 @@ def test_an_unknown_link_or_likelihood_is_refused() -> None:
         def _count(self, targets: Tensor) -> int: ...
         def _check_targets(self, outputs: Tensor, targets: Tensor) -> None: ...
 
-    with pytest.raises(UnsupportedError, match="Got Other"):
-        predictive(Other(), moments)
+    with pytest.raises(TypeError, match=r"abstract method '?_predictive"):
+        Other()
 
 
 def test_probabilities_are_finite_for_extreme_logits() -> None:
     mean = torch.tensor([[1e4, -1e4, 0.0]])
     for link in LINKS:
-        p = predictive(Categorical(), Moments(mean, torch.eye(3).expand(1, 3, 3)), link)
+        p = Categorical().predictive(Moments(mean, torch.eye(3).expand(1, 3, 3)), link)
         assert bool(torch.isfinite(p.probs).all()) and math.isclose(float(p.probs.sum()), 1.0, rel_tol=1e-6)
-
-
-def every_kind(case: Problem) -> list[Posterior]:
-    kinds = [*STRUCTURES.values(), lw.Sampled(samples=6), lw.MatrixFree(), lw.Nystrom(rank=5)]
-    seeds = [torch.Generator().manual_seed(2) for _ in kinds]
-    return [
-        case.fit(lw.Laplace(case.likelihood, structure=kind), generator=seed)
-        for kind, seed in zip(kinds, seeds, strict=True)
-    ]
-
-
-def test_every_posterior_predicts_by_its_own_link_unless_told() -> None:
-    case = problem("categorical")
-    for posterior in every_kind(case):
-        assert (posterior.link, posterior.temperature) == ("qmc", 1.0)
-        changed = posterior.with_link("pairwise", 1.5)
-        moved = changed.with_choices(lw.Isotropic(2.0), case.likelihood)
-        for one in (changed, moved):
-            (moments,) = one.outputs_each(case.new, [one])
-            expected = predictive(case.likelihood, moments, "pairwise", temperature=1.5)
-            torch.testing.assert_close(one.predict(case.new).probs, expected.probs)
-            told = predictive(case.likelihood, moments, "probit", temperature=1.5)
-            torch.testing.assert_close(one.predict(case.new, "probit").probs, told.probs)
-        assert not torch.allclose(posterior.predict(case.new).probs, changed.predict(case.new).probs, atol=1e-3)
-        assert "link qmc" in repr(posterior) and "link pairwise, temperature 1.5" in repr(changed)
-
-
-def test_another_link_keeps_what_was_computed() -> None:
-    case = problem("categorical")
-    recipe = lw.Laplace(case.likelihood, structure=lw.Sampled(samples=6))
-    posterior = case.fit(recipe, generator=torch.Generator().manual_seed(2))
-    assert posterior.with_link("probit").draws is not None
-    solved = posterior.draws
-    assert posterior.with_link("probit").draws is solved
-
-
-def test_what_is_no_link_is_refused() -> None:
-    case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood))
-    with pytest.raises(ConfigError, match="one of probit, pairwise, bridge, qmc, mc"), unchecked():
-        posterior.with_link("softmax")
-    with pytest.raises(ConfigError, match="a temperature > 0"):
-        posterior.with_link("qmc", 0.0)
-    plain = problem("gaussian")
-    assert "link" not in repr(plain.fit(lw.Laplace(plain.likelihood)))
 
 
 @pytest.mark.parametrize("link", ["probit", "pairwise", "bridge", "qmc", "mc"])
@@ -289,7 +240,7 @@ def test_probabilities_of_half_precision_add_up_to_one(
     mean = 3 * torch.randn(9, 7, generator=generator)
     moments = Moments(mean.to(dtype), torch.eye(7, dtype=dtype).expand(9, 7, 7))
     draws = Draws(mean.to(dtype).expand(2, 9, 7))
-    for p in (predictive(Categorical(), moments, link), predictive(Categorical(), draws)):
+    for p in (Categorical().predictive(moments, link), Categorical().predictive(draws)):
         torch.testing.assert_close(p.probs.double().sum(-1), torch.ones(9, dtype=torch.float64), rtol=0, atol=1e-6)
         assert isinstance(p, Classification)
         drawn = p.sample(2).double().sum(-1)

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TypeVar, final
+from typing import ClassVar, TypeAlias, TypeVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import NumericalError, ShapeError, check_count
+from lapwing.ground.errors import ShapeError, check_count
 from lapwing.ground.results import Shown
+from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
+from lapwing.moments.marginals import (
+    expected_exp,
+    finite,
+    log_normal_covariance,
+    normal_nodes,
+    normal_weights,
+    quantile_of_normal,
+)
+from lapwing.moments.rounding import nonnegative
+
+Averaged: TypeAlias = tuple[Tensor, Tensor | None]
+"""An average, and its standard error where it came from draws."""
 
 N = TypeVar("N", bound="Normal")
 
@@ -32,6 +46,7 @@ class Normal(Shown, abc.ABC):
         ShapeError: If the shapes do not belong together.
     """
 
+    sampled: ClassVar[bool] = False
     mean: Tensor
     covariance: Tensor
     factor: Tensor | None = None
@@ -82,6 +97,60 @@ class Normal(Shown, abc.ABC):
     def marginal(self) -> Moments:
         """The moments of each position on its own."""
 
+    def averaged(self, function: Callable[[Tensor], Tensor], approximation: Callable[[Moments], Averaged]) -> Averaged:
+        """``E function(f)`` with its standard error, which of Gaussian f an approximation finds from their moments.
+
+        Args:
+            function: Of outputs ``[k, n, *event, c]``, elementwise or over the last axis.
+            approximation: What takes the moments of each position for the average.
+        """
+        return approximation(self.marginal())
+
+    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Draws behind an average over f, ``[k, n, *event, c]``; as many as asked for."""
+        return self.sample(samples, generator=generator)
+
+    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
+        """Quantile of each output by itself, ``[n, *event, c]``."""
+        return self.mean + quantile_of_normal(probability) * self.std
+
+    def node_weights(self) -> Float[Tensor, " nodes"]:
+        """Weights of ``nodes``, float64; they add up to 1."""
+        return normal_weights(self.mean.device)
+
+    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
+        """Values over which averages over single outputs are sums, float64.
+
+        Args:
+            some: Which outputs, counted over all axes.
+        """
+        centre = self.mean.double().flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+
+    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
+        """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
+
+        Raises:
+            NumericalError: If one overflows.
+        """
+        return expected_exp(self.mean, self.variance, what)
+
+    def exponential(self: N, what: str) -> N:
+        """The moments of e^f; ``what`` names e^f where it overflows.
+
+        Raises:
+            NumericalError: If a mean or a variance overflows.
+        """
+        mean = self.expected_exp(what)
+        matrix = log_normal_covariance(mean.reshape(self.matrix.shape[:-1]), self.matrix)
+        exponents = 2 * (self.mean + self.variance)
+        covariance = finite(matrix, f"variances of {what} exp f", exponents).reshape(self.covariance.shape)
+        return replace(self, mean=mean, covariance=covariance, factor=None)
+
+    def exponential_covariance(self, exponential: Moments | JointMoments) -> Tensor:
+        """The covariance of e^f, of the shape of that of f; its moments are those that ``exponential`` gives."""
+        return exponential.covariance
+
     @property
     def matrix(self) -> Tensor:
         """The covariance as matrices of rows that depend on one another."""
@@ -100,7 +169,8 @@ class Normal(Shown, abc.ABC):
         return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
-        shape, factor = tuple(self.mean.shape), self.factor
+        shape = tuple(self.mean.shape)
+        factor = self.factor
         if len(shape) < 2 or tuple(self.covariance.shape) != covariance:
             raise ShapeError(expected, f"shapes {list(shape)} and {list(self.covariance.shape)}", hint)
         if factor is not None and tuple(factor.shape[:-1]) != shape:
@@ -158,6 +228,40 @@ class Moments(Normal):
         """The rows of the covariances of some outputs."""
         return 0.5 * (self.covariance[..., outputs, :] + self.covariance[..., outputs].mT)
 
+    @property
+    def compact_covariance(self) -> Float[Tensor, "*batch c c"]:
+        """Numbers in which the covariance is linear: itself."""
+        return self.covariance
+
+    def with_compact_covariance(self, numbers: Float[Tensor, "*batch c c"]) -> Moments:
+        """The same mean, and the covariance of other such numbers."""
+        return Moments(self.mean, numbers)
+
+    @property
+    def contrast_columns(self) -> int:
+        """Rows of noise that ``coloured_contrasts`` takes."""
+        return self.mean.shape[-1] - 1
+
+    @property
+    def contrast_bytes(self) -> int:
+        """Bytes beside its result that ``coloured_contrasts`` takes for a position."""
+        return 5 * self.mean.shape[-1] ** 2 * 8
+
+    @property
+    def contrast_seconds(self) -> float:
+        """Seconds that ``coloured_contrasts`` takes for a position, on one core."""
+        return FACTORISED * self.mean.shape[-1] ** 3 / RATE
+
+    def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``R ε`` with ``R Rᵀ`` the covariance without a shift that all outputs share, k columns of noise ε."""
+        root = contrast_root(self.covariance).to(noise.dtype)
+        return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
+
+    @property
+    def drawn_numbers(self) -> int:
+        """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
+        return max(self.mean.shape[-1], self.root().shape[-1])
+
     def at(self, positions: slice) -> Moments:
         """Moments of some positions, counted over all axes but the last, which become one."""
         return Moments(self.mean.flatten(0, -2)[positions], self.covariance.flatten(0, -3)[positions])
@@ -198,7 +302,8 @@ class JointMoments(Normal):
 
     def marginal(self) -> Moments:
         """The moments of each position on its own."""
-        positions, c = prod(self.mean.shape[:-1]), self.mean.shape[-1]
+        positions = prod(self.mean.shape[:-1])
+        c = self.mean.shape[-1]
         blocks = self.covariance.reshape(positions, c, positions, c).diagonal(dim1=0, dim2=2)
         return Moments(self.mean, blocks.movedim(-1, 0).reshape(*self.mean.shape, c), self.factor)
 
@@ -227,6 +332,7 @@ class Draws(Shown):
         tensor([[1.4142]])
     """
 
+    sampled: ClassVar[bool] = True
     values: Tensor
 
     def __post_init__(self) -> None:
@@ -274,6 +380,45 @@ class Draws(Shown):
         keys = probes.gaussian([-(-k // s), s], like=self.values, generator=generator)
         return self.values[keys.argsort(-1).reshape(-1)[:k]]
 
+    def averaged(self, function: Callable[[Tensor], Tensor], approximation: Callable[[Moments], Averaged]) -> Averaged:
+        """``E function(f)`` over the draws, with its standard error if there are several; see ``Normal.averaged``."""
+        values = function(self.values)
+        if len(values) == 1:
+            return values.mean(0), None
+        return values.mean(0), values.std(0) / len(values) ** 0.5
+
+    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """All the draws there are; see ``Normal.draws``."""
+        return self.values
+
+    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
+        """Quantile of each output over the draws, ``[n, *event, c]``."""
+        return torch.quantile(self.values, probability, dim=0)
+
+    def node_weights(self) -> Float[Tensor, " nodes"]:
+        """See ``Normal.node_weights``: alike for every draw."""
+        count = len(self.values)
+        return self.values.new_full((count,), 1 / count, dtype=torch.float64)
+
+    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
+        """See ``Normal.nodes``: the draws themselves."""
+        return self.values.flatten(1)[:, some].double()
+
+    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
+        """See ``Normal.expected_exp``."""
+        return finite(self.values.exp().mean(0), f"{what} exp f", self.values)
+
+    def exponential(self, what: str) -> Draws:
+        """Draws of e^f; see ``Normal.exponential``."""
+        found = Draws(self.values.exp())
+        finite(found.mean, f"{what} exp f", self.values)
+        finite(found.covariance, f"variances of {what} exp f", 2 * self.values)
+        return found
+
+    def exponential_covariance(self, exponential: Draws) -> Tensor:
+        """See ``Normal.exponential_covariance``."""
+        return exponential.covariance
+
     def scaled(self, by: float) -> Draws:
         """Draws of the outputs times a number; see ``Normal.scaled``."""
         return Draws(by * self.values)
@@ -285,27 +430,3 @@ class Draws(Shown):
     def select(self, outputs: slice) -> Draws:
         """Draws of some of the outputs; see ``Moments.select``."""
         return Draws(self.values[..., outputs])
-
-
-def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
-    """Values with what rounding made negative put to 0.
-
-    Args:
-        values: Variances or eigenvalues, all of one computation.
-        what: Their name in the message.
-        dtype: Precision they were computed in, that of ``values`` by default; values above -√eps times the
-            largest magnitude count as rounding.
-
-    Raises:
-        NumericalError: If one is negative beyond that, or not finite.
-    """
-    if not values.numel():
-        return values
-    largest, lowest = float(values.detach().abs().max()), float(values.detach().min())
-    if not (lowest >= -(torch.finfo(dtype or values.dtype).eps ** 0.5) * largest and largest < float("inf")):
-        raise NumericalError(
-            "a finite, positive semi-definite covariance of the outputs",
-            f"a smallest {what} of {lowest:g} where the largest magnitude is {largest:g}",
-            "float64, or a larger prior precision",
-        )
-    return values.clamp(min=0.0)

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import check_all_positive, scalars
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
-from lapwing.predictive import Draws, Moments
-from lapwing.predictive.outputs import nonnegative
+from lapwing.metrics.elements import check_all_positive, scalars
+from lapwing.moments import Draws, Moments
+from lapwing.moments.rounding import nonnegative
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:
@@ -197,7 +197,8 @@ def gaussian_wasserstein(moments: Moments, reference: Moments) -> Float[Tensor, 
         tensor([2.8284], dtype=torch.float64)
     """
     difference, (one, other) = _pair(moments, reference)
-    first, second = _root(one, moments.covariance.dtype), _root(other, reference.covariance.dtype)
+    first = _root(one, moments.covariance.dtype)
+    second = _root(other, reference.covariance.dtype)
     left, _, right = torch.linalg.svd(second.mT @ first)
     gap = first - second @ (left @ right)
     return (difference.square().sum((-2, -1)) + gap.square().sum((-2, -1))).sqrt()
@@ -207,10 +208,12 @@ def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"]
     """Difference of the means as a row, and both covariances, symmetric, in float64."""
     for name, value in (("moments", moments), ("reference", reference)):
         check_kind(name, value, (Moments, Draws), "posterior.predict(x).logits or .outputs, and .marginal() if joint")
-    shape, other = list(moments.mean.shape), list(reference.mean.shape)
+    shape = list(moments.mean.shape)
+    other = list(reference.mean.shape)
     if shape != other:
         raise ShapeError(f"moments of the shape of the reference, {other}", f"{shape}", "both at the same inputs")
-    device, symmetric = moments.mean.device, []
+    device = moments.mean.device
+    symmetric: list[Tensor] = []
     for each in (moments, reference):
         check_finite(each.mean, "means", "checking the inputs and the weights of the network")
         check_finite(each.covariance, "covariances", "float64, or a larger prior precision")

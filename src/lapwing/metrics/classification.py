@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
 from lapwing.ground.errors import DataError, ShapeError
+from lapwing.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
 
 
 def accuracy(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias, final
 
@@ -13,7 +14,15 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
-from lapwing.predictive.outputs import Draws, JointMoments, Moments
+from lapwing.moments.marginals import (
+    expected_exp,
+    finite,
+    log_normal_covariance,
+    normal_nodes,
+    normal_weights,
+    quantile_of_normal,
+)
+from lapwing.moments.outputs import Averaged, Draws, JointMoments, Moments
 
 MAX_BYTES = 2**30
 """Bytes that covariances made on request may take (1 GiB)."""
@@ -92,6 +101,81 @@ class WideMoments(Shown, abc.ABC):
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
 
+    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """See ``Normal.draws``."""
+        return self.sample(samples, generator=generator)
+
+    @property
+    def contrast_columns(self) -> int:
+        """Rows of noise that ``coloured_contrasts`` takes."""
+        return self.dimensions
+
+    @property
+    def contrast_bytes(self) -> int:
+        """Bytes beside its result that ``coloured_contrasts`` takes for a position."""
+        return 0
+
+    @property
+    def contrast_seconds(self) -> float:
+        """Seconds that ``coloured_contrasts`` takes to factorise a position: there is nothing to factorise."""
+        return 0.0
+
+    def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """See ``Moments.coloured_contrasts``; of these with the shift, which a softmax does not see."""
+        return self.coloured(noise)
+
+    @property
+    def drawn_numbers(self) -> int:
+        """Numbers that a draw of one position takes: as many as outputs."""
+        return self.mean.shape[-1]
+
+    def averaged(
+        self, function: Callable[[Tensor], Tensor], approximation: Callable[[WideMoments], Averaged]
+    ) -> Averaged:
+        """See ``Normal.averaged``."""
+        return approximation(self)
+
+    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
+        """Quantile of each output by itself, ``[n, *event, c]``."""
+        return self.mean + quantile_of_normal(probability) * self.std
+
+    def node_weights(self) -> Float[Tensor, " nodes"]:
+        """See ``Normal.node_weights``."""
+        return normal_weights(self.mean.device)
+
+    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
+        """See ``Normal.nodes``."""
+        centre = self.mean.double().flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+
+    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
+        """See ``Normal.expected_exp``."""
+        return expected_exp(self.mean, self.variance, what)
+
+    def exponential(self, what: str) -> BasisMoments:
+        """The moments of e^f, of each output by itself; see ``Normal.exponential``."""
+        mean = self.expected_exp(what)
+        variance = mean.square() * torch.expm1(self.variance)
+        exponents = 2 * (self.mean + self.variance)
+        return BasisMoments(mean, finite(variance, f"variances of {what} exp f", exponents))
+
+    def exponential_covariance(self, exponential: BasisMoments) -> Float[Tensor, "*batch c c"]:
+        """See ``Normal.exponential_covariance``: how numbers vary together, which the moments of each leave out.
+
+        Raises:
+            TooLargeError: If it takes more than ``MAX_BYTES``.
+        """
+        return log_normal_covariance(exponential.mean, self.covariance)
+
+    @property
+    def compact_covariance(self) -> Tensor:
+        """Numbers in which the covariance is linear: itself, unless it has a form of fewer."""
+        return self.covariance
+
+    def with_compact_covariance(self, numbers: Tensor) -> WideMoments | Moments:
+        """The same mean, and the covariance of other such numbers."""
+        return Moments(self.mean, numbers)
+
     @abc.abstractmethod
     def scaled(self, by: float) -> WideMoments:
         """Moments of the outputs times the number ``by``."""
@@ -164,7 +248,8 @@ class BasisMoments(WideMoments):
 
     def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
         """See ``WideMoments.covariance_rows``."""
-        c, device = self.mean.shape[-1], self.mean.device
+        c = self.mean.shape[-1]
+        device = self.mean.device
         some = torch.arange(c, device=device)[outputs]
         found = self.values.new_zeros(*self.values.shape[:-1], len(some), c)
         found[..., torch.arange(len(some), device=device), some] = self.values[..., some]
@@ -178,7 +263,8 @@ class BasisMoments(WideMoments):
     @property
     def written(self) -> Moments:
         """See ``WideMoments.written``."""
-        c, roots = self.mean.shape[-1], self.values.sqrt().reshape(-1, self.mean.shape[-1])
+        c = self.mean.shape[-1]
+        roots = self.values.sqrt().reshape(-1, c)
         each = max(1, CHUNK // (c**2 * roots.element_size()))
 
         def squared(root: Tensor) -> Tensor:
@@ -200,6 +286,15 @@ class BasisMoments(WideMoments):
     def widened(self, by: float) -> BasisMoments:
         """The same mean, and the covariance times the number ``by``."""
         return replace(self, values=by * self.values)
+
+    @property
+    def compact_covariance(self) -> Float[Tensor, "*batch c"]:
+        """Numbers in which the covariance is linear: its eigenvalues in the basis."""
+        return self.values
+
+    def with_compact_covariance(self, numbers: Float[Tensor, "*batch c"]) -> BasisMoments:
+        """The same mean, and in the same basis other eigenvalues."""
+        return replace(self, values=numbers)
 
     def select(self, outputs: slice) -> WideMoments | Moments:
         """Moments of some of the outputs."""
@@ -307,15 +402,3 @@ def at_least_single(outputs: Outputs) -> Outputs:
         if isinstance(value, Tensor) and value.is_floating_point():
             changed[each.name] = value.to(torch.promote_types(value.dtype, torch.float32))
     return replace(outputs, **changed)
-
-
-def spread(moments: Moments | WideMoments) -> Tensor:
-    """What of the moments is in proportion to the covariance: itself, or its eigenvalues."""
-    return moments.values if isinstance(moments, BasisMoments) else moments.covariance
-
-
-def with_spread(moments: Moments | WideMoments, spread: Tensor) -> Moments | WideMoments:
-    """The same mean, and in the same basis another covariance."""
-    if isinstance(moments, BasisMoments):
-        return replace(moments, values=spread)
-    return Moments(moments.mean, spread)

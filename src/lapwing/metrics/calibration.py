@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import elements, ranked, top
 from lapwing.ground.errors import check_count
+from lapwing.metrics.elements import elements, ranked, top
 
 FLOOR_DRAWS = 100
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
+from lapwing.moments.rounding import nonnegative
 from lapwing.predictive import Classification, Draws, JointMoments, Moments
-from lapwing.predictive.outputs import nonnegative
 from tests.posterior_cases import refused
 
 

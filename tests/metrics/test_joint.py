@@ -10,10 +10,10 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor
 
-from lapwing.evaluation.metrics import joint_log_likelihood, nll
-from lapwing.evaluation.metrics.joint import _standard_error
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
+from lapwing.metrics.classification import nll
+from lapwing.metrics.joint import _standard_error, joint_log_likelihood
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 

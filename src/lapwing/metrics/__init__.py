@@ -15,8 +15,8 @@ with it where the two agree.
 
 from __future__ import annotations
 
-from lapwing.evaluation.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
-from lapwing.evaluation.metrics.classification import (
+from lapwing.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
+from lapwing.metrics.classification import (
     RejectionCurve,
     accuracy,
     auroc,
@@ -25,8 +25,8 @@ from lapwing.evaluation.metrics.classification import (
     rejection_curve,
     symmetric_kl,
 )
-from lapwing.evaluation.metrics.joint import joint_log_likelihood
-from lapwing.evaluation.metrics.regression import (
+from lapwing.metrics.joint import joint_log_likelihood
+from lapwing.metrics.regression import (
     crps,
     gaussian_nll,
     gaussian_symmetric_kl,

@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.evaluation.metrics.elements import check_tensors
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
+from lapwing.ground.labels import IGNORED, is_integral
 from lapwing.ground.results import Estimate
-from lapwing.likelihoods import IGNORED, Likelihood
-from lapwing.likelihoods.base import is_integral
+from lapwing.metrics.elements import check_tensors
 
 CHUNK = 1 << 22
 """Numbers, draws times batches, that are summed at once."""
 
 
+@runtime_checkable
+class ConditionalDensity(Protocol):
+    """p(y | f) of outputs f, as every likelihood has it."""
+
+    @property
+    def event_dim(self) -> int:
+        """Number of event axes."""
+        ...
+
+    @property
+    def unweighted(self) -> ConditionalDensity:
+        """The density of a single target."""
+        ...
+
+    def canonical_targets(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Targets shaped and typed to match outputs."""
+        ...
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Refuses outputs and targets that it cannot have produced."""
+        ...
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Negative log likelihood at each position, nats."""
+        ...
+
+
 def joint_log_likelihood(
-    likelihood: Likelihood,
+    likelihood: ConditionalDensity,
     outputs: Float[Tensor, "*batch c"],
     targets: Tensor,
     *,
@@ -76,7 +103,7 @@ def joint_log_likelihood(
         >>> f"{joint.value:.3f}", f"{marginal.value:.3f}"
         ('-0.087', '-0.693')
     """
-    check_kind("likelihood", likelihood, (Likelihood,), "posterior.likelihood, or Categorical()")
+    check_kind("likelihood", likelihood, (ConditionalDensity,), "posterior.likelihood, or Categorical()")
     check_tensors(outputs=outputs, targets=targets)
     check_count("anchors", anchors, usual=2)
     check_count("shuffles", shuffles, usual=10)
@@ -95,7 +122,7 @@ def joint_log_likelihood(
     return Estimate(float(values.mean()), _standard_error(values, members, n, shuffles), values.numel())
 
 
-def _log_likelihoods(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Float[Tensor, "s m"]:
+def _log_likelihoods(likelihood: ConditionalDensity, outputs: Tensor, targets: Tensor) -> Float[Tensor, "s m"]:
     """Log p(y | f) of each draw and each example that has a label, float64."""
     rank = likelihood.event_dim + 2
     draws = outputs.detach() if outputs.ndim != rank else outputs.detach()[None]
@@ -110,7 +137,8 @@ def _log_likelihoods(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -
     check_finite(draws, "outputs", "checking the inputs and the weights of the draws")
     if is_integral(y):
         kept = (y != IGNORED).unsqueeze(-1).flatten(1).any(1)
-        draws, y = draws[:, kept], y[kept]
+        draws = draws[:, kept]
+        y = y[kept]
     exact = y.double() if y.is_floating_point() else y
     return torch.stack([-likelihood.unweighted.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
 
@@ -127,7 +155,8 @@ def _standard_error(values: Float[Tensor, " b"], members: Int[Tensor, "b k"], n:
     """Standard error of the mean over batches that share examples; infinite for a single batch."""
     if values.numel() < 2:
         return math.inf
-    size, spread = members.shape[1], float(values.var())
+    size = members.shape[1]
+    spread = float(values.var())
     ones = torch.ones_like(values)[:, None].expand(members.shape).flatten()
     count = torch.zeros(n, dtype=values.dtype, device=values.device).index_add_(0, members.flatten(), ones)
     sums = torch.zeros_like(count).index_add_(0, members.flatten(), (values - values.mean()).repeat_interleave(size))

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
-from lapwing.likelihoods import IGNORED, Categorical
-from lapwing.likelihoods.categorical import check_labels
+from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
 
 
 def check_tensors(**named: object) -> None:
@@ -43,7 +42,7 @@ def elements(probs: Float[Tensor, "*n c"], targets: Tensor) -> tuple[Float[Tenso
     hint = "[n, c] with labels [n], or [n, t, c] with [n, t]; movedim(1, -1) for images [n, c, h, w]"
     if probs.ndim < 2 or probs.shape[-1] < 2:
         raise ShapeError("probabilities [n, c] with c >= 2 classes", f"shape {list(probs.shape)}", hint)
-    labels = Categorical(event_dim=probs.ndim - 2).canonical_targets(probs, targets)
+    labels = canonical_labels(probs, targets)
     check_labels(labels, probs.shape[-1])
     p, y = labelled(probs, labels)
     check_probabilities(p, probs.dtype)
@@ -101,7 +100,8 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
         DataError: If they are empty or a number is not finite.
     """
     check_tensors(**named)
-    (first, shape), *_ = ((name, tensor.shape) for name, tensor in named.items())
+    first = next(iter(named))
+    shape = named[first].shape
     for name, tensor in named.items():
         if tensor.shape != shape:
             raise ShapeError(

@@ -12,8 +12,8 @@ import torch
 from scipy import integrate, linalg, stats
 from torch import Tensor
 
-from lapwing.evaluation.metrics import crps, gaussian_nll, gaussian_symmetric_kl, gaussian_wasserstein, picp, rmse
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, NumericalError, ShapeError
+from lapwing.metrics import crps, gaussian_nll, gaussian_symmetric_kl, gaussian_wasserstein, picp, rmse
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.posterior_cases import refused

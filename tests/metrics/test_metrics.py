@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.evaluation import metrics
+from lapwing import metrics
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

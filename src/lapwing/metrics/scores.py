@@ -1,0 +1,54 @@
+"""Scores by name, as they are printed: with the unit of each, and which way it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+
+def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
+    """Lines of a table as text, its columns under one another: the first few, words, to the left, numbers to the right.
+
+    Args:
+        lines: The cells of each line.
+        words: How many columns are words.
+
+    Example:
+        >>> aligned([["method", "NLL"], ["KFAC", "0.25"]], 1)
+        ['method   NLL', 'KFAC    0.25']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = [str.ljust if place < words else str.rjust for place in range(len(widths))]
+    return ["  ".join(side(w, n) for side, w, n in zip(sides, line, widths, strict=True)).rstrip() for line in lines]
+
+
+MEANINGS = {
+    "accuracy": "share of examples, higher is better",
+    "nll": "nats an example, lower is better",
+    "ece": "calibration error of the confidence, lower is better",
+    "ece_floor": "what a calibrated predictor would have as ece",
+    "adaptive_ece": "calibration error, bins of equally many, lower is better",
+    "brier": "squared distance from 0 to 2, lower is better",
+    "rejection_area": "accuracy of the surest, averaged over how many are kept, higher is better",
+    "rmse": "unit of the targets, lower is better",
+    "crps": "unit of the targets, lower is better",
+    "picp": "share of targets inside the 95 % intervals, best at 0.95",
+    "ood_auroc": "foreign examples told from familiar ones, 0.5 is chance, higher is better",
+}
+"""The unit of each score, and which way it is better."""
+
+
+@final
+class Scores(dict[str, float]):
+    """Scores by name; printed with their units, and which way they are better.
+
+    Example:
+        >>> print(Scores({"accuracy": 0.9, "nll": 0.25}))
+        accuracy  0.9000  share of examples, higher is better
+        nll       0.2500  nats an example, lower is better
+    """
+
+    def __str__(self) -> str:
+        numbers = aligned([[name, f"{value:.4f}"] for name, value in self.items()], 1)
+        meanings = [MEANINGS.get(name, "") for name in self]
+        return "\n".join(f"{line}  {words}".rstrip() for line, words in zip(numbers, meanings, strict=True))

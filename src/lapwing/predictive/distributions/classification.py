@@ -1,0 +1,167 @@
+"""One of c classes at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing import metrics
+from lapwing.ground.labels import IGNORED
+from lapwing.metrics.scores import Scores
+from lapwing.moments.outputs import Averaged, Moments
+from lapwing.moments.wide import Outputs, WideMoments, at_least_single
+from lapwing.predictive.distributions.base import Predictive, log_of_probability
+from lapwing.predictive.links import SAMPLES, Link, laplace_bridge, monte_carlo, pairwise, probit
+from lapwing.predictive.quadrature import quasi_monte_carlo
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Classification(Predictive):
+    """Probabilities of c classes at each position.
+
+    Args:
+        logits: What is known of the logits.
+        probs: Predictive probabilities ``[n, *event, c]``, the uncertainty of the logits averaged out; in float32 at
+            least, since those of half precision do not add up to 1.
+        stderr: Standard error of ``probs`` where they came from Monte Carlo, same shape.
+
+    Example:
+        >>> p = Classification(Moments.certain(torch.zeros(1, 2)), torch.tensor([[0.25, 0.75]]))
+        >>> p.labels, p.confidence, p.entropy
+        (tensor([1]), tensor([0.7500]), tensor([0.5623]))
+        >>> print(p.scores(torch.tensor([1])))
+        accuracy        1.0000  share of examples, higher is better
+        nll             0.2877  nats an example, lower is better
+        ece             0.2500  calibration error of the confidence, lower is better
+        ece_floor       0.3500  what a calibrated predictor would have as ece
+        adaptive_ece    0.2500  calibration error, bins of equally many, lower is better
+        brier           0.1250  squared distance from 0 to 2, lower is better
+        rejection_area  1.0000  accuracy of the surest, averaged over how many are kept, higher is better
+    """
+
+    logits: Outputs
+    probs: Float[Tensor, "*batch c"]
+    stderr: Float[Tensor, "*batch c"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        logits: Outputs,
+        link: Link = "qmc",
+        *,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> Classification:
+        """The classes of uncertain logits; draws of them are averaged as they are, whatever the link.
+
+        Args:
+            logits: What is known of the logits.
+            link: How their uncertainty is averaged out.
+            samples: Draws for ``link="mc"``.
+            generator: Source of randomness for them.
+        """
+        linked = partial(_linked, link=link, samples=samples, generator=generator)
+        probs, stderr = at_least_single(logits).averaged(_softmax, linked)
+        return cls(logits, probs, stderr)
+
+    @property
+    def location(self) -> Float[Tensor, "*batch c"]:
+        """Mean of the logits, ``[n, *event, c]``."""
+        return self.logits.mean
+
+    @property
+    def labels(self) -> Int[Tensor, "*batch"]:
+        """Most probable class, ``[n, *event]``."""
+        return self.probs.argmax(-1)
+
+    @property
+    def confidence(self) -> Float[Tensor, "*batch"]:
+        """Probability of the most probable class, ``[n, *event]``."""
+        return self.probs.amax(-1)
+
+    @property
+    def uncertainty(self) -> Float[Tensor, "*batch"]:
+        """One minus the confidence, ``[n, *event]``."""
+        return 1 - self.confidence
+
+    @property
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Entropy -Σ_k p_k log p_k in nats, ``[n, *event]``."""
+        return -torch.xlogy(self.probs, self.probs).sum(-1)
+
+    @property
+    def covariance(self) -> Float[Tensor, "*batch c c"]:
+        """Covariance diag(p) - p pᵀ of the one-hot label, ``[n, *event, c, c]``."""
+        return torch.diag_embed(self.probs) - self.probs[..., :, None] * self.probs[..., None, :]
+
+    def log_prob(
+        self, targets: Int[Tensor, "*batch"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " m"]:
+        """See ``Predictive.log_prob``: log p_y of the labels that are not -100.
+
+        Example:
+            >>> Classification.of(Moments.certain(torch.zeros(1, 2))).log_prob(torch.tensor([0]))
+            tensor([-0.6931])
+        """
+        kept = targets != IGNORED
+        return log_of_probability(self.probs)[kept].gather(-1, targets[kept].unsqueeze(-1)).squeeze(-1)
+
+    def score_terms(
+        self, targets: Int[Tensor, "*batch"], *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """See ``Predictive.score_terms``."""
+        return {"targets": targets, "probs": self.probs}
+
+    @classmethod
+    def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
+        """Accuracy, NLL, calibration errors, Brier score and area under the rejection curve."""
+        probs = terms["probs"]
+        targets = terms["targets"]
+        return Scores(
+            {
+                "accuracy": metrics.accuracy(probs, targets),
+                "nll": metrics.nll(probs, targets),
+                "ece": metrics.ece(probs, targets),
+                "ece_floor": metrics.ece_floor(probs, targets),
+                "adaptive_ece": metrics.adaptive_ece(probs, targets),
+                "brier": metrics.brier(probs, targets),
+                "rejection_area": metrics.rejection_curve(probs, targets).area,
+            }
+        )
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Probabilities softmax(f) of drawn logits f, ``[k, n, *event, c]``: answers that might have been.
+
+        Args:
+            k: Number of draws; coherent over the batch where ``logits`` are joint.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one. The same seed on another batch
+                draws other functions.
+        """
+        logits = self.logits.sample(k, generator=generator)
+        return torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    return torch.softmax(logits, -1)
+
+
+def _linked(moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None) -> Averaged:
+    """Class probabilities of Gaussian logits by a link, with their standard error by ``"mc"``."""
+    match link:
+        case "mc":
+            return monte_carlo(moments, samples, link=_softmax, generator=generator)
+        case "bridge":
+            return laplace_bridge(moments), None
+        case "pairwise":
+            return pairwise(moments), None
+        case "qmc":
+            return quasi_monte_carlo(moments), None
+        case "probit":
+            return probit(moments), None

@@ -1,0 +1,127 @@
+"""Several yes-or-no labels at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.ground.errors import UnsupportedError
+from lapwing.metrics.scores import Scores
+from lapwing.moments.outputs import Averaged, Moments
+from lapwing.moments.wide import Outputs, WideMoments, at_least_single
+from lapwing.predictive.distributions.base import Predictive, log_of_probability
+from lapwing.predictive.links import SAMPLES, Link, monte_carlo, probit_binary
+from lapwing.predictive.quadrature import expected_sigmoid
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiLabel(Predictive):
+    """Probabilities of c independent yes-or-no labels at each position.
+
+    Args:
+        logits: What is known of the logits.
+        probs: Predictive probabilities of yes ``[n, *event, c]``.
+        stderr: Standard error of ``probs`` where they came from Monte Carlo, same shape.
+
+    Example:
+        >>> MultiLabel(Moments.certain(torch.zeros(1, 2)), torch.tensor([[0.25, 0.75]])).labels
+        tensor([[0, 1]])
+    """
+
+    logits: Outputs
+    probs: Float[Tensor, "*batch c"]
+    stderr: Float[Tensor, "*batch c"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        logits: Outputs,
+        link: Link = "qmc",
+        *,
+        samples: int = SAMPLES,
+        generator: torch.Generator | None = None,
+    ) -> MultiLabel:
+        """The labels of uncertain logits; arguments as in ``Classification.of``.
+
+        Raises:
+            UnsupportedError: For ``link="bridge"``.
+        """
+        linked = partial(_linked, link=link, samples=samples, generator=generator)
+        probs, stderr = at_least_single(logits).averaged(torch.sigmoid, linked)
+        return cls(logits, probs, stderr)
+
+    @property
+    def location(self) -> Float[Tensor, "*batch c"]:
+        """Mean of the logits, ``[n, *event, c]``."""
+        return self.logits.mean
+
+    @property
+    def labels(self) -> Int[Tensor, "*batch c"]:
+        """1 where yes is more probable than no, else 0, ``[n, *event, c]``."""
+        return (self.probs > 0.5).long()
+
+    @property
+    def confidence(self) -> Float[Tensor, "*batch c"]:
+        """Probability of the more probable answer, ``[n, *event, c]``."""
+        return torch.maximum(self.probs, 1 - self.probs)
+
+    @property
+    def entropy(self) -> Float[Tensor, "*batch c"]:
+        """Entropy of each label in nats, ``[n, *event, c]``."""
+        return torch.special.entr(self.probs) + torch.special.entr(1 - self.probs)
+
+    @property
+    def uncertainty(self) -> Float[Tensor, "*batch"]:
+        """Mean entropy of the labels in nats, ``[n, *event]``."""
+        return self.entropy.mean(-1)
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance p (1 - p) of each label, ``[n, *event, c]``."""
+        return self.probs * (1 - self.probs)
+
+    def log_prob(
+        self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " m"]:
+        """See ``Predictive.log_prob``: the sum over the labels."""
+        right = torch.where(targets > 0.5, self.probs, 1 - self.probs)
+        return log_of_probability(right).sum(-1).flatten()
+
+    def score_terms(
+        self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """See ``Predictive.score_terms``."""
+        return {"log_prob": self.log_prob(targets)}
+
+    @classmethod
+    def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
+        """NLL, of all labels of a position together."""
+        return Scores({"nll": float(-terms["log_prob"].double().mean())})
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Probabilities σ(f) of drawn logits f, ``[k, n, *event, c]``; see ``Classification.sample``."""
+        return torch.sigmoid(self.logits.sample(k, generator=generator))
+
+
+def _linked(moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None) -> Averaged:
+    """Probabilities of yes of Gaussian logits by a link, with their standard error by ``"mc"``."""
+    match link:
+        case "mc":
+            return monte_carlo(moments, samples, link=torch.sigmoid, generator=generator)
+        case "bridge":
+            raise UnsupportedError(
+                "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
+                "link 'bridge', which for a single logit is the sigmoid of its mean",
+                "'qmc', which for a single logit is exact",
+            )
+        case "qmc":
+            return expected_sigmoid(moments.mean, moments.variance), None
+        case "probit" | "pairwise":  # a single logit has no pairs
+            return probit_binary(moments), None

@@ -1,0 +1,94 @@
+"""Counts more spread out than Poisson's, at each position, given rates that are uncertain: negative binomial ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma, log
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from lapwing.ground import probes
+from lapwing.moments.wide import Outputs
+from lapwing.predictive.distributions.counts import CountsOfRates
+from lapwing.predictive.links import LINEAR
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class OverdispersedCounts(CountsOfRates):
+    """Negative binomial counts of uncertain mean e^f, whose variance given that is e^f + α e^2f; see ``CountsOfRates``.
+
+    Args:
+        log_rates: What is known of the outputs f.
+        rates: What is known of the means e^f; of outputs too many for a covariance a position, of each by itself.
+        dispersion: α, without unit; 0 would be Poisson's.
+
+    Example:
+        >>> from lapwing.moments import Moments
+        >>> p = OverdispersedCounts.of(Moments.certain(torch.zeros(1, 1)), dispersion=2.0)
+        >>> p.mean, p.variance, p.interval(0.95)
+        (tensor([[1.]]), tensor([[3.]]), (tensor([[0.]]), tensor([[6.]])))
+    """
+
+    dispersion: float
+
+    @classmethod
+    def of(cls, outputs: Outputs, dispersion: float) -> OverdispersedCounts:
+        """The counts of uncertain log means, in closed form."""
+        return cls(outputs, outputs.exponential("rates"), dispersion)
+
+    @property
+    def noise_variance(self) -> Float[Tensor, "*batch c"]:
+        """See ``CountsOfRates.noise_variance``: E e^f + α E e^2f."""
+        return self.mean + self.dispersion * (self.rates.variance + self.mean.square())
+
+    def log_prob_given(
+        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "k *batch c"]
+    ) -> Float[Tensor, "k *batch c"]:
+        """See ``CountsOfRates.log_prob_given`` and ``negative_binomial_log_prob``."""
+        return negative_binomial_log_prob(targets, log_rates, self.dispersion)
+
+    def share_below(self, counts: Float[Tensor, " m"], rates: Float[Tensor, "k m"]) -> Float[Tensor, "k m"]:
+        """See ``CountsOfRates.share_below``: I_p(r, k + 1) with r = 1/α and p = r / (r + e^f), the incomplete beta."""
+        from scipy.special import betainc  # a tenth of a second to import
+
+        r = 1 / self.dispersion
+        p = (r / (r + rates)).cpu().numpy()
+        shares = betainc(r, (counts + 1).cpu().numpy(), p)
+        return torch.from_numpy(shares).to(rates)
+
+    def drawn_given(
+        self, rates: Float[Tensor, "k *batch c"], generator: torch.Generator | None
+    ) -> Float[Tensor, "k *batch c"]:
+        """See ``CountsOfRates.drawn_given`` and ``drawn_negative_binomial``."""
+        return drawn_negative_binomial(rates, self.dispersion, generator)
+
+
+def negative_binomial_log_prob(
+    targets: Float[Tensor, "*batch c"], log_means: Float[Tensor, "*more c"], dispersion: float
+) -> Float[Tensor, "*more c"]:
+    """``log Γ(y + r)/(Γ(r) y!) + r log(r / (r + μ)) + y log(μ / (r + μ))`` with μ = e^f and r = 1/α, nats.
+
+    With η = f + log α the last two are -r log(1 + e^η) - y log(1 + e^-η), finite for every f.
+
+    Args:
+        targets: Counts y.
+        log_means: f.
+        dispersion: α.
+    """
+    r = 1 / dispersion
+    eta = log_means + log(dispersion)
+    ways = torch.lgamma(targets + r) - lgamma(r) - torch.lgamma(targets + 1)
+    return ways - r * softplus(eta, threshold=LINEAR) - targets * softplus(-eta, threshold=LINEAR)
+
+
+def drawn_negative_binomial(
+    means: Float[Tensor, "*batch c"], dispersion: float, generator: torch.Generator | None
+) -> Float[Tensor, "*batch c"]:
+    """Counts of these means: Poisson's at rates that a gamma number of mean 1 and variance α multiplies."""
+    multipliers = probes.gamma(means.shape, 1 / dispersion, like=means, generator=generator)
+    return probes.poisson(means * multipliers, generator=generator)

@@ -1,0 +1,92 @@
+"""Negative binomial counts of uncertain means are mixtures of scipy's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from lapwing.moments import BasisMoments, Draws, Moments
+from lapwing.predictive.distributions import Counts, OverdispersedCounts
+
+DISPERSION = 0.7
+CASES = [(0.0, 0.0), (1.3, 0.4), (-2.0, 1.5), (3.0, 0.5), (40.0, 0.01)]
+"""Mean and variance of the log mean."""
+
+
+def counts(cases: list[tuple[float, float]] = CASES, dispersion: float = DISPERSION) -> OverdispersedCounts:
+    mean, variance = torch.tensor(cases, dtype=torch.float64).T
+    return OverdispersedCounts.of(Moments(mean[:, None], variance[:, None, None]), dispersion)
+
+
+def mixture(function: Any, mean: float, variance: float) -> float:
+    """E of what scipy says given the mean, by the midpoint rule at ten thousand points."""
+    z = (np.arange(10_000) + 0.5) / 10_000 * 16 - 8
+    r = 1 / DISPERSION
+    known = stats.nbinom(r, r / (r + np.exp(mean + math.sqrt(variance) * z)))
+    return float((function(known) * stats.norm.pdf(z)).sum() * 16 / 10_000)
+
+
+def test_mean_and_variance_are_those_of_the_mixture() -> None:
+    p = counts(CASES[:4])
+    for place, case in enumerate(CASES[:4]):
+        mean = mixture(lambda known: known.mean(), *case)
+        second = mixture(lambda known: known.var() + known.mean() ** 2, *case)
+        assert float(p.mean[place]) == pytest.approx(mean, rel=1e-6)
+        assert float(p.variance[place]) == pytest.approx(second - mean**2, rel=1e-6)
+    torch.testing.assert_close(p.covariance.diagonal(dim1=-2, dim2=-1), p.variance)
+
+
+def test_wide_outputs_have_the_variance_of_the_others(generator: torch.Generator) -> None:
+    mean = torch.randn(3, 2, generator=generator, dtype=torch.float64)
+    variance = torch.rand(3, 2, generator=generator, dtype=torch.float64)
+    wide = OverdispersedCounts.of(BasisMoments(mean, variance), DISPERSION)
+    whole = OverdispersedCounts.of(Moments(mean, variance.diag_embed()), DISPERSION)
+    torch.testing.assert_close(wide.variance, whole.variance)
+    torch.testing.assert_close(wide.covariance, whole.covariance)
+
+
+def test_shares_are_those_of_the_mixture() -> None:
+    p = counts(CASES[:4])
+    for k in (0.0, 1.0, 7.0):
+        found = p.cdf(torch.full_like(p.mean, k))[:, 0].tolist()
+        assert found == pytest.approx([mixture(lambda known, k=k: known.cdf(k), *case) for case in CASES[:4]], abs=1e-6)
+    assert float(p.cdf(torch.full_like(p.mean, -1.0)).abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_ends_are_the_smallest_counts_that_are_likely_enough(level: float) -> None:
+    for end, tail in zip(counts().interval(level), ((1 - level) / 2, (1 + level) / 2), strict=True):
+        slack = 1e-3 * min(tail, 1 - tail)
+        for k, case in zip(end[:4, 0].tolist(), CASES, strict=False):
+            assert k == round(k) and mixture(lambda known, k=k: known.cdf(k), *case) >= tail - slack
+            assert k == 0 or mixture(lambda known, k=k: known.cdf(k - 1), *case) <= tail + slack
+        assert math.isfinite(float(end[4]))
+
+
+def test_density_is_averaged_over_the_means(generator: torch.Generator) -> None:
+    p = counts([(0.4, 0.3)])
+    for y in (0.0, 1.0, 4.0):
+        exact = math.log(mixture(lambda known, y=y: known.pmf(y), 0.4, 0.3))
+        assert float(p.log_prob(torch.full((1, 1), y).double(), generator=generator)) == pytest.approx(exact, abs=0.1)
+
+
+def test_draws_have_its_mean_and_variance(generator: torch.Generator) -> None:
+    p = counts([(0.4, 0.3), (1.0, 0.1)])
+    k = 100_000
+    draws = p.sample(k, generator=generator)
+    assert bool(((draws.mean(0) - p.mean).abs() < 5 * (p.variance / k).sqrt()).all())
+    torch.testing.assert_close(draws.var(0), p.variance, rtol=0.1, atol=0.0)
+
+
+def test_what_is_inside_an_interval_is_told_without_it(generator: torch.Generator) -> None:
+    f = torch.randn(20, 2, generator=generator, dtype=torch.float64)
+    drawn = Draws(f + 0.3 * torch.randn(50, 20, 2, generator=generator, dtype=torch.float64))
+    y = torch.randint(0, 9, (20, 2), generator=generator).double()
+    for p in (OverdispersedCounts.of(drawn, DISPERSION), Counts.of(drawn), Counts.of(drawn.marginal())):
+        low, high = p.interval(0.8)
+        assert torch.equal(p.inside(y, 0.8), ((low <= y) & (y <= high)).double())
