@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD
 from lapwing.linear.solvers.deflation import Deflation
 from lapwing.linear.solvers.dual import SAFE, stable
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.linear.solvers.test_dual import N, problem
 from tests.posterior_cases import normal
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SDD, dual
 from lapwing.linear.solvers.dual import LEAST, SAFE, stable
 from lapwing.linear.solvers.stochastic import announce
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
 
 N, NOISE = 300, 0.05
