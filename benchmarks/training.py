@@ -134,7 +134,7 @@ def kept_tensors(
     path = folder / f"{name}-{digest}.safetensors"
     if path.exists():
         return load_file(path)
-    from lapwing.ground.whole import write_whole  # here, because this module needs no lapwing otherwise
+    from lapwing.ground.files.atomic import write_whole
 
     made = make()
     folder.mkdir(parents=True, exist_ok=True)

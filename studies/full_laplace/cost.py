@@ -23,7 +23,7 @@ from benchmarks.meter import Meter
 from benchmarks.networks import perceptron
 from benchmarks.report import Row, curve, figure, grouped
 from lapwing.ground import probes
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation

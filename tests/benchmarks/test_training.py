@@ -14,7 +14,7 @@ from benchmarks.tasks import probabilities
 from benchmarks.training import factor, kept_tensors, minimise, train
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.metrics import accuracy
-from lapwing.ground import whole
+from lapwing.ground.files import atomic
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_a_file_that_was_not_written_whole_is_not_read(tmp_path: Path, monkeypat
         raise OSError("no space left")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
-        patch.setattr(whole, "save_file", broken)
+        patch.setattr(atomic, "save_file", broken)
         kept_tensors(lambda: {"a": torch.zeros(1)}, tmp_path, "name")
     assert kept_tensors(lambda: {"a": torch.ones(1)}, tmp_path, "name")["a"] == 1

@@ -14,12 +14,14 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import names_of, read_table, write_table
-from lapwing.gp import RBF, GPPosterior, Kernel, Matern
+from lapwing.gp import GPPosterior
+from lapwing.gp.kernels.base import Kernel
+from lapwing.gp.kernels.stationary import RBF, Matern
 from lapwing.gp.recipe import lengthscales, standard_deviations
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_fraction, warn
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import track
-from lapwing.ground.records import Records
 from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}

@@ -12,7 +12,8 @@ from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
 from lapwing.gp import GP
-from lapwing.ground.data import Data, Inputs, Source, Unpack
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.output import Output

@@ -17,7 +17,8 @@ from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
 from lapwing.ground import probes
-from lapwing.ground.data import Array, Source
+from lapwing.ground.data.inputs import Array
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Categorical, Likelihood

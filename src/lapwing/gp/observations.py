@@ -13,7 +13,9 @@ from torch import Tensor
 
 from lapwing.gp.kernels.base import Kernels
 from lapwing.gp.trend import Mean, Trend, orthonormalised
-from lapwing.ground.data import Data, Source, Values, as_tensor, check_there
+from lapwing.ground.data.checks import check_there
+from lapwing.ground.data.inputs import Values, as_tensor
+from lapwing.ground.data.sources import Data, Source
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
 

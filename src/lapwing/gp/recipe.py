@@ -16,7 +16,7 @@ from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.regression.posterior import GPPosterior
 from lapwing.gp.regression.settings import Settings
 from lapwing.ground import probes
-from lapwing.ground.data import Source
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, DataWarning, check_kind, warn
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson

@@ -14,10 +14,10 @@ from lapwing.gp import FunctionSamples, GPPosterior, Kernel, LaplaceGPPosterior,
 from lapwing.gp.kernels.base import check_dimensions
 from lapwing.gp.regression.settings import Settings
 from lapwing.gp.trend import Mean, Trend
-from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR
+from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.files.records import REPAIR
 from lapwing.ground.results import Solution
 from lapwing.linear.loss import Mode
 from lapwing.linear.solvers import Cholesky

@@ -15,7 +15,8 @@ from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
-from lapwing.ground.data import Inputs, concatenated, count
+from lapwing.ground.data.inputs import Inputs, concatenated, count
+from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import (
     NumericalError,
     TooLargeError,
@@ -24,7 +25,6 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
-from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product

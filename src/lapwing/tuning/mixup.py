@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data, Inputs, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior

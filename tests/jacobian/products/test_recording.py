@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import recording as module
 from lapwing.jacobian.products.plain import differentiated

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.curvature import features as made
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import TooLargeError
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, chosen, leverage, product
 from lapwing.structures.ella.sampling import Reservoir, fill

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapwing.evaluation.metrics.elements import check_tensors
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods import IGNORED, Likelihood

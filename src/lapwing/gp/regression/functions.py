@@ -14,7 +14,7 @@ from lapwing.gp.kernels.matrix import KernelMatrix, cross_product
 from lapwing.gp.observations import checked
 from lapwing.gp.trend import Trend
 from lapwing.ground import probes
-from lapwing.ground.data import Array
+from lapwing.ground.data.inputs import Array
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import working
 from lapwing.ground.results import Solution

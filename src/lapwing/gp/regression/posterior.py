@@ -24,7 +24,8 @@ from lapwing.gp.trend import least_squares
 from lapwing.gp.tuning import Centroids, Evidence, GPStep, Pathwise, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
 from lapwing.ground import probes
-from lapwing.ground.data import Array, Source
+from lapwing.ground.data.inputs import Array
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, check_count, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted

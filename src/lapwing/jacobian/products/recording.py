@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from lapwing.ground.data import Batch, over_tensors, tensors
+from lapwing.ground.data.inputs import over_tensors, tensors
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable

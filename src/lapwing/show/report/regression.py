@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation import metrics
 from lapwing.gp import GPPosterior
-from lapwing.ground.whole import replacing
+from lapwing.ground.files.atomic import replacing
 from lapwing.show.plots.predictions import plot_coverage, plot_residuals
 from lapwing.show.report.page import render
 
