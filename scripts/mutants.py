@@ -301,8 +301,8 @@ MUTANTS = (
     m("across.mT @ solved + rest.mT @ slopes", "across.mT @ solved", "gp/regression/test_posterior.py"),
     m("*= group.noise.sqrt()[:, None]", "*= 0.0", "gp/regression/test_posterior.py"),
     m(
-        "alpha.repeat(1, samples) + exact.to(alpha) - shift",
-        "alpha.repeat(1, samples) + exact.to(alpha) + shift",
+        "alpha.repeat(1, samples) + exact.to(alpha) - drawn_alpha",
+        "alpha.repeat(1, samples) + exact.to(alpha) + drawn_alpha",
         "gp/regression/test_posterior.py",
     ),
     m("(1 if i == j else 2)", "1", "gp/tuning/test_evidence.py"),
