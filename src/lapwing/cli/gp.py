@@ -66,7 +66,8 @@ def fit(
     x, y = _tensors(table)
     order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(held_out * len(x)))
-    test, train = order[:count], order[count:]
+    test = order[:count]
+    train = order[count:]
     posterior: Any = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
     say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
     say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")

@@ -144,7 +144,12 @@ class Kernel(abc.ABC):
         parts = values.split(self._sizes() + [len(kernel.hyper) for kernel in inner])
         for name, part in zip(self.names, parts, strict=False):
             own = part.exp()
-            changes[name] = own if own.requires_grad else float(own) if len(own) == 1 else tuple(own.tolist())
+            if own.requires_grad:
+                changes[name] = own
+            elif len(own) == 1:
+                changes[name] = float(own)
+            else:
+                changes[name] = tuple(own.tolist())
         for name, kernel, part in zip(self.within, inner, parts[len(self.names) :], strict=True):
             changes[name] = kernel.with_hyper(part)
         return replace(self, **changes)

@@ -23,8 +23,11 @@ logger = logging.getLogger(__name__)
 REACH = 1e4
 """Hyper-parameters may grow and shrink by this factor from where they start, the noise by its square."""
 
-GAIN, LAST = 1e-4, 3
-"""A climb ends where its last three steps together gained fewer nats."""
+LAST = 3
+"""Steps whose gains are added up to see whether a climb is over."""
+
+GAIN = 1e-4
+"""A climb ends where they gained fewer nats."""
 
 FAILED = 1e3
 """What is minimised where a step has failed, over its best value: the line search takes a much shorter one."""

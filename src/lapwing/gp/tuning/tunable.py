@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, final, runtime_checkable
+from typing import Protocol, TypeVar, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,10 @@ from torch import Tensor
 
 from lapwing.gp.kernels.base import Index
 from lapwing.gp.observations import Observations
+
+P = TypeVar("P", bound="Tunable")
+
+D = TypeVar("D", bound="TunableByDraws")
 
 
 @final
@@ -72,11 +76,11 @@ class Tunable(Protocol):
         """What its noise variances stay above; there are as many as are chosen, of some likelihoods none."""
         ...
 
-    def with_log_hyperparameters(self, logs: Float[Tensor, " h"]) -> Self:
+    def with_log_hyperparameters(self: P, logs: Float[Tensor, " h"]) -> P:
         """The posterior with others."""
         ...
 
-    def with_trace(self, trace: tuple[GPStep, ...]) -> Self:
+    def with_trace(self: P, trace: tuple[GPStep, ...]) -> P:
         """The posterior with other steps of tuning."""
         ...
 
@@ -84,11 +88,11 @@ class Tunable(Protocol):
         """The exact log evidence, nats, and its gradient in ``log_hyperparameters``."""
         ...
 
-    def select(self, index: Index) -> Self:
+    def select(self: P, index: Index) -> P:
         """The posterior of some of the observations, in float64."""
         ...
 
-    def first(self, size: int) -> Self:
+    def first(self: P, size: int) -> P:
         """That of the first observations without copies, until they have so many distinct inputs."""
         ...
 
@@ -100,11 +104,6 @@ class TunableByDraws(Tunable, Protocol):
     def estimated_gradient(self) -> Float[Tensor, " h"]:
         """That of the log evidence in ``log_hyperparameters``, unbiased over the draws."""
         ...
-
-
-P = TypeVar("P", bound=Tunable)
-
-D = TypeVar("D", bound=TunableByDraws)
 
 
 def step_of(posterior: Tunable, log_marginal: float | None = None) -> GPStep:
