@@ -12,9 +12,7 @@ from torch import Tensor
 from lapwing.gp.kernels.base import Index
 from lapwing.gp.observations import Observations
 
-P = TypeVar("P", bound="Tunable")
-
-D = TypeVar("D", bound="TunableByDraws")
+S = TypeVar("S")
 
 
 @final
@@ -76,11 +74,11 @@ class Tunable(Protocol):
         """What its noise variances stay above; there are as many as are chosen, of some likelihoods none."""
         ...
 
-    def with_log_hyperparameters(self: P, logs: Float[Tensor, " h"]) -> P:
+    def with_log_hyperparameters(self: S, logs: Float[Tensor, " h"]) -> S:
         """The posterior with others."""
         ...
 
-    def with_trace(self: P, trace: tuple[GPStep, ...]) -> P:
+    def with_trace(self: S, trace: tuple[GPStep, ...]) -> S:
         """The posterior with other steps of tuning."""
         ...
 
@@ -88,11 +86,11 @@ class Tunable(Protocol):
         """The exact log evidence, nats, and its gradient in ``log_hyperparameters``."""
         ...
 
-    def select(self: P, index: Index) -> P:
+    def select(self: S, index: Index) -> S:
         """The posterior of some of the observations, in float64."""
         ...
 
-    def first(self: P, size: int) -> P:
+    def first(self: S, size: int) -> S:
         """That of the first observations without copies, until they have so many distinct inputs."""
         ...
 
@@ -104,6 +102,11 @@ class TunableByDraws(Tunable, Protocol):
     def estimated_gradient(self) -> Float[Tensor, " h"]:
         """That of the log evidence in ``log_hyperparameters``, unbiased over the draws."""
         ...
+
+
+P = TypeVar("P", bound=Tunable)
+
+D = TypeVar("D", bound=TunableByDraws)
 
 
 def step_of(posterior: Tunable, log_marginal: float | None = None) -> GPStep:
