@@ -1,4 +1,4 @@
-"""What posteriors say where one process, two, or four have the data: what ``tests/laws/test_distributed.py`` runs."""
+"""What posteriors say where one process, two, or three have the data: what ``tests/laws/test_distributed.py`` runs."""
 
 from __future__ import annotations
 
@@ -58,27 +58,42 @@ def near(model: nn.Module, x: Tensor) -> Tensor:
 
 def numbers(part: Part) -> dict[str, Any]:
     """Of a fit by layers, of tuning it, and of refits; ``part`` takes this process's examples of all."""
+    return by_layers(part, torch.float64) | by_refits(part)
+
+
+def by_layers(part: Part, dtype: torch.dtype) -> dict[str, Any]:
+    """Of a fit by layers and of tuning it."""
     x, labels = examples()
-    found: dict[str, Any] = {}
     held_out = lw.Validation((part(x.cos()), part(drawn(x.cos(), 2))), link="probit")
-    for dtype in (torch.float64, torch.float32):
-        model = network(3).to(dtype)
-        fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (part(x), part(labels)))
-        ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", lw.ConvergenceWarning)
-            tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
-        for name, each in {"fitted": fitted, **tuned}.items():
-            found[f"KFAC, {name}, {dtype}"] = each.predict(x[:SHOWN]).logits.covariance
-            found[f"evidence of KFAC, {name}, {dtype}"] = torch.tensor(float(each.log_marginal()), dtype=dtype)
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
+    fitted = recipe.fit(network(3).to(dtype), (part(x), part(labels)))
+    ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.ConvergenceWarning)
+        tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
+    found: dict[str, Any] = {}
+    for name, each in {"fitted": fitted, **tuned}.items():
+        found[f"KFAC, {name}, {dtype}"] = each.predict(x[:SHOWN]).logits.covariance
+        found[f"evidence of KFAC, {name}, {dtype}"] = torch.tensor(float(each.log_marginal()), dtype=dtype)
+    return found
+
+
+REFITS: dict[str, Any] = {"inner": lw.hessian_free.NewtonCG(rtol=1e-10), "step": 1e-2}
+"""How networks are refitted by a hundredth of their deviation."""
+
+
+def by_refits(part: Part) -> dict[str, Any]:
+    """Of refits, by every way to fit them."""
+    x, _ = examples()
     y = near(refitted(), x)
     data, batches = (part(x), part(y)), [(part(a), part(b)) for a, b in zip(x.split(11), y.split(11), strict=True)]
-    prior, inner, in_sample = lw.Isotropic(20.0), lw.hessian_free, lw.PreTrained("in_sample")
-    nearer: dict[str, Any] = {"inner": inner.NewtonCG(rtol=1e-10), "step": 1e-2}
+    prior, in_sample = lw.Isotropic(20.0), lw.PreTrained("in_sample")
+    descent = lw.hessian_free.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=4)
+    found: dict[str, Any] = {}
     ways_to_fit: dict[str, tuple[Any, Tensor | None, dict[str, Any]]] = {
         "Newton by a millionth": (lw.Probed(2, 2), None, {}),
-        "Newton by a hundredth": (in_sample, x[:SHOWN], nearer),
-        "descent": (in_sample, x[:SHOWN], {"inner": inner.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=4)}),
+        "Newton by a hundredth": (in_sample, x[:SHOWN], REFITS),
+        "descent": (in_sample, x[:SHOWN], {"inner": descent}),
     }
     for name, (fits, points, choices) in ways_to_fit.items():
         recipe = lw.HessianFree(lw.Gaussian(), prior=prior, fits=fits, **choices)
@@ -86,7 +101,6 @@ def numbers(part: Part) -> dict[str, Any]:
             warnings.simplefilter("ignore", lw.ConvergenceWarning)
             posterior = recipe.fit(refitted(), batches if name == "descent" else data, points)
         found[f"refits: {name}"] = posterior.predict(x[:SHOWN] if points is not None else x).outputs.covariance
-    found["refits: weights"] = inner.weight_uncertainty(refitted(), data, lw.Gaussian(), prior=prior, **nearer).std
     return found
 
 
@@ -105,11 +119,14 @@ def alike(part: Part) -> dict[str, Any]:
 
 
 def told(part: Part) -> dict[str, Any]:
-    """Numbers of the other structures and ways to tune."""
+    """Numbers of the other structures and ways to tune, of single precision, and of the weights alone."""
     x, labels = examples()
     y = near(network(1), x)
+    found = by_layers(part, torch.float32)
+    refits = {"prior": lw.Isotropic(20.0), **REFITS}
+    uncertain = lw.hessian_free.weight_uncertainty
+    found["refits: weights"] = uncertain(refitted(), (part(x), part(near(refitted(), x))), lw.Gaussian(), **refits).std
     classes = list(zip(part(x).split(4), part(labels).split(4), strict=True))
-    found = dict[str, Any]()
 
     def show(name: str, posterior: Any) -> None:
         predicted = posterior.predict(x[:SHOWN])
@@ -249,24 +266,14 @@ def tuned_in_steps(part: Part, steps: int, checkpoint: Path) -> Tensor:
 
 
 def run(rank: int, world: int, folder: Path) -> None:
-    """One process of several, which writes what it was told; of three, one is killed between two steps of EM."""
+    """One process of several, which writes what it was told; of three, one is killed at last, between steps of EM."""
     timeout = timedelta(seconds=300)
     dist.init_process_group("gloo", f"file://{folder}/{world}", timeout=timeout, rank=rank, world_size=world)
 
     def part(values: Tensor) -> Tensor:
         return values.tensor_split(world)[rank]
 
-    checkpoint, begun = folder / f"em-{world}", time.monotonic()
-    if world == 3:
-        try:
-            tuned_in_steps(part, 2, checkpoint)
-            if rank == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            begun = time.monotonic()
-            tuned_in_steps(part, 4, checkpoint)
-        except DataError as reason:
-            torch.save((str(reason), time.monotonic() - begun), folder / f"lost-{rank}.pt")
-        os._exit(0)
+    checkpoint = folder / f"em-{world}"
     found: dict[str, Any] = {"EM": tuned_in_steps(part, 2, checkpoint)}
     found |= numbers(part) | alike(part)
     if world == 2:
@@ -277,7 +284,21 @@ def run(rank: int, world: int, folder: Path) -> None:
         found["bytes"] = bytes_sent(lambda: curvature @ torch.ones(curvature.shape[0], 5, dtype=torch.float64))
         found |= told(part) | {"refused": unlike(part) | refused(part)}
     torch.save(found, folder / f"{world}-{rank}.pt")
+    if world == 3:
+        lose_one(rank, part, checkpoint, folder)
     dist.destroy_process_group()
+
+
+def lose_one(rank: int, part: Part, checkpoint: Path, folder: Path) -> None:
+    """The second process is killed, and the others write what they hear of it."""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        tuned_in_steps(part, 4, checkpoint)
+    except DataError as reason:
+        torch.save((str(reason), time.monotonic() - begun), folder / f"lost-{rank}.pt")
+    os._exit(0)
 
 
 if __name__ == "__main__":

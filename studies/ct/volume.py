@@ -33,8 +33,8 @@ SIDE, ANGLES, BINS = 501, 60, 128
 
 OPTIONS: Mapping[str, tuple[Any, str, Any]] = {
     "angles": (20, "that are measured", 3),
-    "fit": (200, "steps of the fit", 20),
-    "descent": (50, "steps of a descent", 5),
+    "fit": (200, "steps of the fit", 5),
+    "descent": (50, "steps of a descent", 2),
 }
 
 

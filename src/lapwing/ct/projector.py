@@ -129,10 +129,10 @@ class Projector(ForwardOperator):
             )
 
 
-def _entries(geometry: Geometry) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _entries(geometry: Geometry, entries: int = ENTRIES) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Entries of each ray, their pixels in order, and their weights, for some rays after others."""
     origin, direction = (part.flatten(0, 1) for part in geometry.rays())
-    step = max(1, ENTRIES // (2 * max(geometry.pixels)))
+    step = max(1, entries // (2 * max(geometry.pixels)))
     for points, directions in zip(origin.split(step), direction.split(step), strict=True):
         across = directions[:, 0].abs() >= directions[:, 1].abs()
         found = [

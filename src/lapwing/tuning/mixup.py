@@ -180,10 +180,12 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
     return high
 
 
-def too_hard(posterior: Posterior, inputs: Inputs, labels: Tensor) -> bool | None:
+def too_hard(
+    posterior: Posterior, inputs: Inputs, labels: Tensor, most: int = CHUNK, enough: int = LABELS
+) -> bool | None:
     """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
     wrong, read = 0, 0
-    size = min(CHUNK, max(4, LABELS * len(labels) // labels.numel()))
+    size = min(most, max(4, enough * len(labels) // labels.numel()))
     for place, part in chunks(inputs, size):
         missed = errors(posterior, part, labels[place])
         wrong, read = wrong + int(missed.sum()), read + missed.numel()
