@@ -37,7 +37,7 @@ class GP(Settings):
         y = h(x) β + f(x) + ε,   f ~ GP(0, k),   ε ~ N(0, 1/ρ)                       (Antorán 2024, section 2.2)
 
     Of classes, labels and counts ``y ~ p(y | f(x))``, by Laplace's approximation (Rasmussen & Williams 2006,
-    section 3.4): the mean of f before data is 0, and Cholesky's method solves, in float64.
+    section 3.4): the mean of f before data is 0, and Cholesky's method solves, in float64; nothing is random.
 
     Args:
         kernel: k for all outputs, or a tuple of one an output; ``None`` for a Matérn 3/2 with one length-scale a
