@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -69,6 +69,10 @@ class ImagePosterior:
     samples: int = 64
     seed: int = 0
     trace: tuple[Step, ...] = field(default=(), repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; draws are drawn again, from their seed."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     @undisturbed()
@@ -158,11 +162,12 @@ class ImagePosterior:
 
     @undisturbed()
     @working("draws")
-    def drawn(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s pixels"]:
+    def drawn(self, samples: int, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s pixels"]:
         """Fresh draws' deviations from the mean; see ``deviations``."""
-        probes.check_draws(samples, generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
         with torch.no_grad():
-            found = Perturb().draw(self.problem, self.solver, samples, generator=generator)
+            found = Perturb().draw(self.problem, self.solver, samples, generator=source)
             warn_unless(found, self.solver.cure)
             return pushed(self._image, found.value).mT
 
@@ -175,8 +180,8 @@ class ImagePosterior:
             warn_unless(found, self.solver.cure)
             return pushed(self._image, found.value)
 
-    def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
-        """Fresh draws of the image."""
+    def sample(self, samples: int, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s *space"]:
+        """Fresh draws of the image; ``generator`` is a source of randomness, or the seed of one."""
         return self.mean + self.drawn(samples, generator=generator).reshape(-1, *self.shape)
 
     @undisturbed()

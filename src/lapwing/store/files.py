@@ -28,7 +28,7 @@ from lapwing.store.binding import bound, network_state
 from lapwing.store.contents import Saved, posterior_from, state
 from lapwing.store.fits import check_fits
 from lapwing.store.images import image_from, image_network, image_state
-from lapwing.store.processes import KINDS, Kernels, process_from, process_state
+from lapwing.store.processes import KINDS, Processes, process_from, process_state
 
 POSTERIOR = Archive("lapwing", "lapwing.posterior", 1, "lapwing.save")
 """The kind of file."""
@@ -67,7 +67,7 @@ def read_header(path: str | PathLike[str]) -> Json:
 @default_device_aside()
 @working("save")
 def save(
-    posterior: Saved | ImagePosterior | Kernels,
+    posterior: Saved | ImagePosterior | Processes,
     path: str | PathLike[str],
     *,
     notes: Mapping[str, str | float | list[str]] | None = None,
@@ -115,7 +115,7 @@ def save(
     model = posterior.refit.model if isinstance(posterior, HessianFreePosterior) else getattr(posterior, "model", None)
     shared = isinstance(model, Model) and model.source is not None and model.source.shared
     once(shared, lambda: check_directory(target))
-    if isinstance(posterior, Kernels):
+    if isinstance(posterior, Processes):
         own = process_state(posterior, tensors)
     elif isinstance(posterior, ImagePosterior):
         network = image_network(posterior)
@@ -134,7 +134,7 @@ def save(
 
 
 @overload
-def load(path: str | PathLike[str], *, device: torch.device | str = ...) -> Kernels: ...
+def load(path: str | PathLike[str], *, device: torch.device | str = ...) -> Processes: ...
 
 
 @overload
@@ -159,7 +159,7 @@ def load(
     unpack: Unpack | None = None,
     progress: bool | None = None,
     device: torch.device | str = "cpu",
-) -> Saved | ImagePosterior | Kernels:
+) -> Saved | ImagePosterior | Processes:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lapwing import ct
+from lapwing import ct, gp
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
 from lapwing.ground.errors import DataError
@@ -22,7 +22,6 @@ from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.operators.block_diagonal import Partition
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
-from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior
