@@ -29,7 +29,6 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import standardised
 from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, timed
-from lapwing.methods.gp.evidence import at, logs_of
 
 SETS = ("pol", "elevators", "bike", "protein", "keggdirected")
 PARTS = ("growth", "search")
@@ -94,7 +93,7 @@ def tuned(data: Split, setting: Setting) -> tuple[Tensor, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         process, seconds = timed(lambda: method.tune(start))
-    logs = logs_of(process)
+    logs = process.log_hyperparameters()
     logs[-1] = logs[-1].clamp_min(math.log(LEAST))
     return logs, seconds
 
@@ -158,11 +157,14 @@ def searched(setting: Setting) -> Iterator[Row]:
             paths = {OURS: sides.descended(start, max(1, steps // 10), min(len(x) // 4, 2000))}
             paths[PEER] = sides.climbed(model, x, y, steps, limit)
             paths = {side: thinned(path) for side, path in paths.items()}
-            values = {side: [float(at(exact, logs).log_marginal()) for _, logs in path] for side, path in paths.items()}
+            values = {
+                side: [float(exact.with_log_hyperparameters(logs).log_marginal()) for _, logs in path]
+                for side, path in paths.items()
+            }
             nearest = max(paths, key=lambda side: max(values[side]))
             _, logs = paths[nearest][int(np.argmax(values[nearest]))]
-            best, seconds = timed(partial(lw.gp.Evidence(steps=exactly).tune, at(exact, logs)))
-        paths[EXACT] = [(seconds, logs_of(best))]
+            best, seconds = timed(partial(lw.gp.Evidence(steps=exactly).tune, exact.with_log_hyperparameters(logs)))
+        paths[EXACT] = [(seconds, best.log_hyperparameters())]
         values[EXACT] = [float(best.log_marginal())]
         high = max(map(max, values.values()))
         for side, path in paths.items():

@@ -19,9 +19,8 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.data import Pair
 from benchmarks.meter import Meter
-from lapwing.methods.gp import KernelMatrix, Matern, matrix
-from lapwing.methods.gp.evidence import at, logs_of
-from lapwing.methods.gp.process import Process
+from lapwing.gp import GPPosterior, KernelMatrix, Matern
+from lapwing.gp.kernels import matrix
 
 COLUMNS, ROWS, RANK, LARGEST = 65, 128, 500, 49_000
 """A mean and 64 samples; rows of a step of dual descent; of the preconditioner; most observations solved for."""
@@ -66,25 +65,25 @@ def matern(dimensions: int) -> gpytorch.kernels.ScaleKernel:
 
 
 def given(kernel: gpytorch.kernels.ScaleKernel, likelihood: Any, logs: Tensor) -> None:
-    """Set hyper-parameters, as ``logs_of`` a process has them: variance, length-scales, noise variance."""
+    """Set hyper-parameters, as ``log_hyperparameters`` has them: variance, length-scales, noise variance."""
     kernel.outputscale = float(logs[0].exp())
     kernel.base_kernel.lengthscale = logs[1:-1].exp()[None].to(kernel.base_kernel.raw_lengthscale)
     likelihood.noise = float(logs[-1].exp())
 
 
 def found(model: Regression) -> Tensor:
-    """The hyper-parameters of the peer, as ``logs_of`` a process has them."""
+    """The hyper-parameters of the peer, as ``log_hyperparameters`` of a posterior has them."""
     kernel = model.covar_module
     parts = [kernel.outputscale[None], kernel.base_kernel.lengthscale[0], model.likelihood.noise]
     return torch.cat([part.detach().double() for part in parts]).log()
 
 
-def process(x: Tensor, y: Tensor, logs: Tensor, **options: Any) -> Process:
+def process(x: Tensor, y: Tensor, logs: Tensor, **options: Any) -> GPPosterior:
     """Ours, with given hyper-parameters."""
     fitted = lw.GP(1.0 * Matern((1.0,) * x.shape[1]), lw.Gaussian(1.0), mean="zero", dtype=x.dtype, **options).fit(
         (x, y)
     )
-    return at(fitted, logs)
+    return fitted.with_log_hyperparameters(logs)
 
 
 def scored(mean: Tensor, variance: Tensor, truth: Tensor) -> dict[str, float]:
@@ -185,7 +184,7 @@ def growth(meter: Meter, *, n: int) -> None:
     The product is with a column, the steps with 65. More of them take no more memory. No kernel matrix is kept, however
     small, so that all sizes are one curve.
     """
-    matrix.KEPT = 0
+    matrix.CACHE = 0
     source = torch.Generator().manual_seed(0)
     x, block = torch.rand(n, 8, generator=source), torch.randn(n, COLUMNS, generator=source)
     index = torch.randperm(n, generator=source)[:ROWS]
@@ -225,7 +224,7 @@ def climbed(model: Regression, x: Tensor, y: Tensor, steps: int, limit: float) -
     return path
 
 
-def descended(start: Process, steps: int, part: int) -> list[tuple[float, Tensor]]:
+def descended(start: GPPosterior, steps: int, part: int) -> list[tuple[float, Tensor]]:
     """Our search, as ``climbed``: the evidence of a random part, and from there pathwise gradients of all rows.
 
     Args:
@@ -233,8 +232,8 @@ def descended(start: Process, steps: int, part: int) -> list[tuple[float, Tensor
         steps: Steps of the pathwise gradient.
         part: Rows of the part.
     """
-    path, begun, process = [(0.0, logs_of(start))], time.perf_counter(), start
+    path, begun, process = [(0.0, start.log_hyperparameters())], time.perf_counter(), start
     for method in (lw.gp.Subset(part), lw.gp.Pathwise(steps=steps)):
         process = method.tune(process)
-        path.append((time.perf_counter() - begun, logs_of(process)))
+        path.append((time.perf_counter() - begun, process.log_hyperparameters()))
     return path

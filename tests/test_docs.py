@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lapwing as lw
-from lapwing.methods.gp import Process
+from lapwing.gp import GPPosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import (
     FunctionPosterior,
@@ -35,7 +35,7 @@ POSTERIORS = (
     NystromPosterior,
     SampledPosterior,
     HessianFreePosterior,
-    Process,
+    GPPosterior,
 )
 
 

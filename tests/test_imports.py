@@ -29,9 +29,8 @@ def test_a_first_fit_needs_neither_sympy_nor_scipy_and_the_rooms_none_of_the_ext
 def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
     import lapwing.ct
     import lapwing.gp
-    from lapwing.ct.beams import Parallel2d
-    from lapwing.methods.gp.regressor import GPRegressor
-    from lapwing.methods.gp.stationary import Matern
+    from lapwing.ct import Parallel2d
+    from lapwing.gp import GPRegressor, Matern
 
     assert lapwing.gp is lw.gp and lapwing.ct is lw.ct
     assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d and GPRegressor is lw.gp.GPRegressor
@@ -39,7 +38,7 @@ def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
 
 
 def test_a_regressor_without_scikit_learn_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lapwing.methods.gp.regressor", raising=False)
+    monkeypatch.delitem(sys.modules, "lapwing.gp.sklearn", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     with refused(ConfigError, "pip install lapwing[sklearn]"):
         _ = lw.gp.GPRegressor

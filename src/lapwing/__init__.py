@@ -9,6 +9,7 @@ from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
@@ -17,7 +18,6 @@ from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, 
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
 from lapwing.linear.tangent import Tangent
 from lapwing.methods import hessian_free, marginal
-from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal import MarginalLikelihood, train_marginal

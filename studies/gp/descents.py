@@ -19,9 +19,9 @@ from torch import Tensor
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt, timed
+from lapwing.gp import Subset
+from lapwing.gp.diagnosis import error_norms
 from lapwing.linalg import Dense
-from lapwing.methods.gp import Subset
-from lapwing.methods.gp.diagnosis import error_norms
 from studies.gp.setting import split, start
 
 ROWS, BATCH, FEATURES, MOMENTUM = 2000, 128, 100, 0.9

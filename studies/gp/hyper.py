@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.command import Setting, Study
 from benchmarks.report import Row, tried
+from lapwing.gp import Centroids, Evidence, GPPosterior, Pathwise, Subset
 from lapwing.linear.solvers import Cholesky
-from lapwing.methods.gp import Centroids, Evidence, Pathwise, Process, Subset
 from studies.gp.setting import SOLVERS, chosen, drawn_scores, split, start
 
 ROWS = 2000
@@ -22,12 +22,12 @@ COLUMNS = ("log_marginal", "gap", "share", "rmse", "nll", "noise_variance", "sec
 OPTIONS: Mapping[str, tuple[Any, str]] = {"steps": (50, "steps of the pathwise gradient")}
 
 
-def ways(setting: Setting, rows: int) -> dict[str, Callable[[Process], Process]]:
+def ways(setting: Setting, rows: int) -> dict[str, Callable[[GPPosterior], GPPosterior]]:
     """From the posterior at the start to the tuned one."""
     steps = 5 if setting.quick else setting.more["steps"]
     part, pathwise = Subset(max(2, rows // 4)), Pathwise(steps=steps)
 
-    def by_products(posterior: Process) -> Process:
+    def by_products(posterior: GPPosterior) -> GPPosterior:
         return pathwise.tune(posterior.with_solver(SOLVERS["CG"]))  # type: ignore[arg-type]
 
     return {

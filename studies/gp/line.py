@@ -22,8 +22,8 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
+from lapwing.gp import GP, RBF, GPPosterior
 from lapwing.linear.solvers import SDD, Cholesky, PrimalSGD, Solver
-from lapwing.methods.gp import GP, RBF, Process
 
 SCALE, VARIANCE, SPACING, FEATURES = 0.5, 0.5, 0.05, 500
 """Length-scale, noise variance, distance of the grid's points, and random features that starve."""
@@ -85,7 +85,7 @@ def regimes(setting: Setting) -> Iterator[Row]:
                 yield case | {"method": f"{count} inducing points"} | _distances(found, truth) | {"seconds": seconds}
 
 
-def _marginals(process: Process, at: Tensor) -> Marginals:
+def _marginals(process: GPPosterior, at: Tensor) -> Marginals:
     """Means and standard deviations; a small one of drawn functions is as they have it."""
     outputs = process.outputs(at).marginal()
     return outputs.mean[:, 0], outputs.variance[:, 0].sqrt()
@@ -132,7 +132,7 @@ def starvation(setting: Setting) -> Iterator[Row]:
         starved = (phi(gap) * torch.linalg.solve(precision, phi(gap).mT).mT).sum(1).sqrt()
         far = (phi(gap) @ torch.linalg.solve(precision, 100 * phi(x).mT @ y))[:, 0]
         with torch.no_grad():
-            paths = exact.sample_functions(64)(gap)[..., 0]
+            paths = exact.sample_functions(gap, 64, generator=seed)[..., 0]
         case: Row = {"points": points, "features": features, "seed": seed}
         spread = (paths - mean).square().mean(0).sqrt()
         for method, centre, width in (("features", far, starved), ("functions", paths.mean(0), spread)):

@@ -19,7 +19,7 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
-from lapwing.methods.gp import GP, Tanimoto
+from lapwing.gp import GP, Tanimoto
 
 COLUMNS = ("r2", "coverage", "drawn_coverage", "noise_variance", "seconds")
 OPTIONS: Mapping[str, tuple[Any, str]] = {

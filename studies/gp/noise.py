@@ -17,8 +17,8 @@ import torch
 import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.report import Row, grouped, timed
+from lapwing.gp import Subset
 from lapwing.linear.solvers import SDD, Cholesky, Solver
-from lapwing.methods.gp import Subset
 from studies.gp.setting import split, start
 
 ROWS, LOW = 4000, 1e-6
@@ -57,7 +57,7 @@ def rows(setting: Setting) -> Iterator[Row]:
                     row: Row = {"data": name, "rows": len(x), "noise": noise, "method": method, "seed": number}
                     row |= {"rmse": float((mean - truth).square().mean().sqrt()), "seconds": seconds}
                     row |= {"rmse_to_exact": float((mean - exact).square().mean().sqrt())}
-                    yield row | {"noise_variance": 1 / precision, "residual": float(process.answers.residual.max())}
+                    yield row | {"noise_variance": 1 / precision, "residual": float(process.solution.residual.max())}
 
 
 def verdicts(found: Sequence[Row]) -> Iterator[Row]:

@@ -24,9 +24,9 @@ from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt
 from benchmarks.table import summarised
+from lapwing.gp import GP, GPPosterior, Matern, PriorFunctions, Search, thompson
+from lapwing.gp.thompson import proposals
 from lapwing.linear.solvers import SDD
-from lapwing.methods.gp import GP, Matern, PriorFunctions, Process, Search, thompson
-from lapwing.methods.gp.thompson import proposals
 
 DIMENSIONS, NOISE, TARGET, INDUCING = 8, 1e-3, 5000, 1024
 """The noise is a standard deviation; the target has so many random features."""
@@ -81,14 +81,16 @@ def searched(method: str, scale: float, target: PriorFunctions, x: Tensor, sizes
             places, trained = proposals(posterior, box, look), (step + 1) * budget
             at = variational(posterior, scale, places, sizes["batch"], trained, look.seed)
         else:
-            at = thompson(posterior, box, sizes["batch"], search=look, seed=look.seed)
+            at = thompson(posterior, box, sizes["batch"], search=look, generator=look.seed)
         seconds += time.perf_counter() - begun
         posterior = posterior.updated(observed(at))
         best.append(float(posterior.data.targets.max()) - first)
     return {"gain": best[-1], "gains": best, "seconds": seconds, "start": first}
 
 
-def variational(posterior: Process, scale: float, candidates: Tensor, batch: int, budget: float, seed: int) -> Tensor:
+def variational(
+    posterior: GPPosterior, scale: float, candidates: Tensor, batch: int, budget: float, seed: int
+) -> Tensor:
     """The best candidates of functions drawn from a variational process that is trained for so many seconds."""
     from benchmarks import gp_sides  # the peer
 

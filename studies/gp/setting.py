@@ -12,8 +12,8 @@ import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import generator
 from benchmarks.report import Row
+from lapwing.gp import GP, GPPosterior, Matern
 from lapwing.linear.solvers import Cholesky, Solver
-from lapwing.methods.gp import GP, Matern, Process
 from studies import uci
 
 NOISE = 0.1
@@ -42,21 +42,21 @@ def start(dimensions: int, **options: Any) -> GP:
     return GP(1.0 * Matern((dimensions**0.5,) * dimensions), lw.Gaussian(1 / NOISE), mean="zero", **options)
 
 
-def scores(process: Process, mean: Tensor, variance: Tensor, truth: Tensor) -> Row:
+def scores(process: GPPosterior, mean: Tensor, variance: Tensor, truth: Tensor) -> Row:
     """RMSE, and NLL in nats with the noise added to the variance of the function."""
     noise = 1 / process.likelihood.noise
     found = uci.scores(mean, (variance + noise).sqrt(), noise**0.5, truth)
     return {key: found[key] for key in ("rmse", "nll", "coverage")}
 
 
-def drawn_scores(process: Process, new: Tensor, truth: Tensor) -> Row:
+def drawn_scores(process: GPPosterior, new: Tensor, truth: Tensor) -> Row:
     """Scores with the variance of the functions drawn, as the source has it."""
     with torch.no_grad():
         mean = process.mean(new)
         return scores(process, mean, (process.functions(new) - mean).square().mean(0), truth)
 
 
-def chosen(process: Process) -> Row:
+def chosen(process: GPPosterior) -> Row:
     """Hyper-parameters and noise of a process."""
     named = dict(zip(process.kernel.labels(), process.kernel.hyper.exp().tolist(), strict=True))
     scales = [value for name, value in named.items() if "lengthscale" in name]

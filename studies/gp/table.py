@@ -27,9 +27,9 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator, standardised
 from benchmarks.report import Row, timed
+from lapwing.gp import GPPosterior, Subset
+from lapwing.gp.regression.settings import EXACT
 from lapwing.linear.solvers import Cholesky
-from lapwing.methods.gp import Process, Subset
-from lapwing.methods.gp.settings import EXACT
 from studies import uci
 from studies.gp.setting import SOLVERS, chosen, drawn_scores, scores, split, start, within
 
@@ -82,7 +82,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     quick: dict[str, Any] = {"samples": 8, "features": 50} if setting.quick else {}
     posterior = start(x.shape[1], solver=solver, dtype=dtype, **quick).fit((x.to(dtype), y.to(dtype)))
     process, tuning = timed(lambda: Subset(40 if setting.quick else size, seed=number).tune(posterior))
-    assert isinstance(process, Process)
+    assert isinstance(process, GPPosterior)
     _, solving = timed(lambda: process.functions)  # and the mean, in the same block
     found, predicting = timed(lambda: drawn_scores(process, new.to(dtype), truth.to(dtype)))
     row: Row = {"tuned_on": size, "dtype": str(dtype).removeprefix("torch.")}
@@ -98,7 +98,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     return row
 
 
-def descended(process: Process, new: Tensor, truth: Tensor) -> Row:
+def descended(process: GPPosterior, new: Tensor, truth: Tensor) -> Row:
     """The scores of dual descent, from nothing, with how far from the solution it says it is."""
     _, seconds = timed(lambda: process.functions)
     solution, found = process.functions.solution, drawn_scores(process, new, truth)

@@ -11,7 +11,6 @@ import torch
 from benchmarks import gp, gp_sides
 from benchmarks.command import Setting
 from benchmarks.meter import Attempt
-from lapwing.methods.gp.evidence import logs_of
 
 
 class Once:
@@ -53,7 +52,7 @@ def test_hyper_parameters_of_both_sides_are_one_vector() -> None:
     model = gp_sides.Regression(x, x[:, 0])
     gp_sides.given(model.covar_module, model.likelihood, logs)
     torch.testing.assert_close(gp_sides.found(model), logs, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(logs_of(gp_sides.process(x, x[:, 0], logs)), logs)
+    torch.testing.assert_close(gp_sides.process(x, x[:, 0], logs).log_hyperparameters(), logs)
 
 
 def test_the_search_makes_rows_of_each_side() -> None:

@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "y", "a, b", "--held-out", "0.2"])
+    cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "a, b", "--held-out", "0.2"])
     assert "log evidence" in capsys.readouterr().out
     count = ROWS + 2  # more than are predicted at a time
     new = normal(count, 2, seed=2) * torch.tensor([3.0, 50.0])
@@ -73,7 +73,12 @@ def test_arrays_are_columns(folder: Path) -> None:
         (["fit", "data.csv", "--target", "y"], "", "finite numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
         (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "none or several of z"),
         (["fit", "data.csv", "--target", "z"], "", "none or several of z. Try names among width, a, b, town, y."),
-        (["fit", "data.csv", "--target", "y", "--columns", "y"], "", "'y' and other columns in data.csv. Got 40 rows"),
+        (
+            ["fit", "data.csv", "--target", "y", "--columns", "y", "width"],
+            "",
+            "'y', the target, to predict it from. Got",
+        ),
+        (["fit", "other.csv", "--target", "y"], "y\n1\n2\n3\n4\n5\n", "'y' and other columns in other.csv. Got 5 rows"),
         (["fit", "data.csv", "--target", "y", "--columns", "length"], "", "none or several of length"),
         (
             ["fit", "other.csv", "--target", "y"],
@@ -125,7 +130,7 @@ def test_columns_in_another_unit_and_rows_without_a_number(
 
 def test_what_is_no_process_of_one_output(capsys: pytest.CaptureFixture[str]) -> None:
     process = lw.GP().fit((X, torch.stack([Y, Y], 1)))
-    for saved, kind in ((process, "Process"), (process.sample_functions(1), "FunctionSamples")):
+    for saved, kind in ((process, "GPPosterior"), (process.draw_functions(1), "FunctionSamples")):
         lw.save(saved, "p.safetensors")
         with pytest.raises(SystemExit):
             cli.main(["gp", "predict", "p.safetensors", "data.csv"])

@@ -85,3 +85,17 @@ def test_poisson_counts_are_normal_where_no_whole_number_is_as_large(generator: 
     assert float(far.mean(0).abs().max()) < 5 / 4000**0.5
     torch.testing.assert_close(far.std(0), torch.ones(3).double(), rtol=0.06, atol=0)
     assert counts[:, 0].unique().numel() < 15
+
+
+def test_a_seed_at_the_door_makes_a_generator_and_a_generator_a_seed() -> None:
+    like = torch.zeros(1)
+    made, own = probes.generator_of(5), torch.Generator().manual_seed(5)
+    assert torch.equal(probes.gaussian([4], like=like, generator=made), probes.gaussian([4], like=like, generator=own))
+    assert probes.generator_of(own) is own and probes.generator_of(None) is None
+    assert probes.seed_from(5) == 5
+    first, again = (probes.seed_from(torch.Generator().manual_seed(5)) for _ in range(2))
+    assert first == again != probes.seed_from(torch.Generator().manual_seed(6))
+    for wrong in (True, -1, "5"):
+        for door in (probes.generator_of, probes.seed_from):
+            with unchecked(), refused(ConfigError, "generator"):
+                door(wrong)  # type: ignore[arg-type]

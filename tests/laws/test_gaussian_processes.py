@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.gp import KernelMatrix
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Matrix
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
-from lapwing.methods.gp import KernelMatrix
 from lapwing.predictive import JointMoments, Regression
 from tests.posterior_cases import normal
 

@@ -282,8 +282,8 @@ def test_functions_are_at_least_one_and_drawn_from_a_generator(structure: Any) -
     for bad in (0, -2):
         with refused(ConfigError, "samples of at least 1"):
             posterior.sample_functions(case.new, bad)
-    seed: Any = 0
+    word: Any = "0"
     with unchecked():
         for draw in (posterior.sample_functions, posterior.predict):
             with refused(ConfigError, "generator="):
-                draw(case.new, generator=seed)
+                draw(case.new, generator=word)

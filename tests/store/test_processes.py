@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
+from lapwing.gp import FunctionSamples, GPPosterior, GPStep, Kernel, PriorFunctions
+from lapwing.gp.regression.system import System
 from lapwing.ground.errors import DataError, LapwingError, MismatchError, UnsupportedError
-from lapwing.methods.gp import FunctionSamples, Kernel, PriorFunctions, Process
-from lapwing.methods.gp.settings import Chosen
 from lapwing.predictive import Regression
 from tests.checker import unchecked
 from tests.posterior_cases import mlp, normal, refused
@@ -29,7 +29,7 @@ KERNELS: list[Kernel] = [
 SOLVERS: list[Any] = ["auto", lw.CG(rtol=1e-3, preconditioner=lw.PivotedCholesky(5)), lw.SDD(steps=200, batch=8)]
 
 
-def fitted(kernel: Kernel = KERNELS[0], x: Tensor = X, y: Tensor = Y, **options: Any) -> Process:
+def fitted(kernel: Kernel = KERNELS[0], x: Tensor = X, y: Tensor = Y, **options: Any) -> GPPosterior:
     return lw.GP(kernel, lw.Gaussian(80.0), samples=5, features=60, **options).fit((x, y))
 
 
@@ -38,10 +38,10 @@ def again(saved: Any, folder: Path) -> Any:
     return lw.load(folder / "process.safetensors")
 
 
-def numbers(process: Process, x: Tensor) -> list[Tensor]:
+def numbers(process: GPPosterior, x: Tensor) -> list[Tensor]:
     joint, alone = process.predict(x, joint=True), process.predict(x)
     assert isinstance(joint, Regression) and isinstance(alone, Regression)
-    draws = process.sample_functions(2, seed=4)(x)
+    draws = process.sample_functions(x, 2, generator=4)
     return [alone.mean, alone.std, joint.mean, joint.std, draws, torch.tensor(float(process.log_marginal()))]
 
 
@@ -49,7 +49,7 @@ def numbers(process: Process, x: Tensor) -> list[Tensor]:
 def test_a_process_comes_back_to_the_last_bit(kernel: Kernel, tmp_path: Path) -> None:
     relative = torch.linspace(0.5, 2.0, 30).double()
     process = lw.GP(kernel, lw.Gaussian(80.0), mean="linear").fit((X.abs(), Y), relative_noise=relative)
-    process = replace(process, trace=(Chosen({"lengthscale": 2.0}, -1.5), Chosen({"lengthscale": 3.0})))
+    process = replace(process, trace=(GPStep({"lengthscale": 2.0}, -1.5), GPStep({"lengthscale": 3.0})))
     loaded = again(process, tmp_path)
     assert loaded.trace == process.trace and repr(loaded) == repr(process) and loaded.kernel == kernel
     for mine, theirs in zip(numbers(loaded, NEW.abs()), numbers(process, NEW.abs()), strict=True):
@@ -61,14 +61,18 @@ def test_kernels_and_noises_of_outputs_come_back_to_the_last_bit(solver: Any, tm
     recipe = lw.GP((KERNELS[0], KERNELS[2]), lw.Gaussian((80.0, 9.0)), solver=solver, samples=5, dtype=torch.float32)
     process = recipe.fit((X.float(), Y.float()))
     loaded = again(process, tmp_path)
-    assert loaded.kernel == process.kernel and loaded.likelihood == process.likelihood and loaded.dtype == process.dtype
+    assert (
+        loaded.kernel == process.kernel
+        and loaded.likelihood == process.likelihood
+        and loaded.system.dtype == process.system.dtype
+    )
     for mine, theirs in zip(numbers(loaded, NEW.float()), numbers(process, NEW.float()), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_a_process_of_classes_comes_back_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = lw.gp.LaplaceProcess.fit(KERNELS[1], lw.Categorical(), (X.float(), torch.arange(30) % 3))
-    process = replace(process, trace=(Chosen({"lengthscale": 2.0}, -1.5),))
+    process = lw.GP(KERNELS[1], lw.Categorical()).fit((X.float(), torch.arange(30) % 3))
+    process = replace(process, trace=(GPStep({"lengthscale": 2.0}, -1.5),))
     expected, value = process.predict(NEW.float()), process.log_marginal()
     loaded = again(process, tmp_path)
     monkeypatch.setattr(lw.Tangent, "mode", None)
@@ -82,7 +86,7 @@ def test_a_process_of_classes_comes_back_to_the_last_bit(tmp_path: Path, monkeyp
 def test_solves_are_kept_and_not_made_again(solver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = fitted(solver=solver, mean="zero")
     loaded, expected = again(process, tmp_path), process.predict(NEW)
-    monkeypatch.setattr(Process, "_solved", None)
+    monkeypatch.setattr(System, "solve", None)
     found = loaded.predict(NEW)
     assert torch.equal(found.mean, expected.mean) and torch.equal(found.std, expected.std)  # type: ignore[union-attr]
     assert loaded.settings.solver == solver
@@ -92,14 +96,14 @@ def test_a_loaded_process_goes_on_from_where_it_was(tmp_path: Path) -> None:
     process = fitted(lw.gp.RBF(1.5), solver=lw.CG(rtol=1e-8), y=Y[:, :1])
     process.predict(NEW)
     loaded = again(process, tmp_path)
-    for mine, theirs in zip(loaded.updated((NEW, NEW[:, 0])).start, process._known(), strict=True):
+    for mine, theirs in zip(loaded.updated((NEW, NEW[:, 0])).start, process.solutions(), strict=True):
         assert torch.equal(mine.value, theirs.value)
     assert float(lw.tune(loaded).log_marginal()) > float(process.log_marginal())
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:3], ids=lambda kernel: type(kernel).__name__)
 def test_functions_come_back_to_the_last_bit_and_can_be_differentiated(kernel: Kernel, tmp_path: Path) -> None:
-    functions = fitted(kernel).sample_functions(3, seed=9)
+    functions = fitted(kernel).draw_functions(3, generator=9)
     loaded = again(functions, tmp_path)
     assert isinstance(loaded, FunctionSamples) and len(loaded) == 3
     assert torch.equal(loaded(NEW), functions(NEW))
@@ -138,8 +142,8 @@ def shorter(solution: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "kind", "says"),
     [
-        ({"answers": "shorter"}, DataError, "answers of shape [30, 3]"),
-        ({"answers": "nan"}, DataError, "finite answers"),
+        ({"solution": "shorter"}, DataError, "solution of shape [30, 3]"),
+        ({"solution": "nan"}, DataError, "finite solution"),
         ({"features": 59}, DataError, "the random features that the functions were drawn with"),
         ({"kernel": {"kind": "Matern", "lengthscale": [1.0, 1.0, 1.0]}}, LapwingError, "inputs with 3 columns"),
         ({"kernel": {"kind": "Sigmoid"}}, DataError, "'Sigmoid'"),
@@ -151,16 +155,16 @@ def test_what_does_not_fit_together_is_refused(
     change: dict[str, Any], kind: type[LapwingError], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = fitted()
-    answers, functions = process.answers, process.functions
-    if change.get("answers") == "shorter":
-        vars(process)["answers"] = shorter(answers)
-    elif change.get("answers") == "nan":
-        vars(process)["answers"] = replace(answers, value=answers.value / 0)
+    solution, functions = process.solution, process.functions
+    if change.get("solution") == "shorter":
+        process.solves.solution = shorter(solution)
+    elif change.get("solution") == "nan":
+        process.solves.solution = replace(solution, value=solution.value / 0)
     elif "features" in change or "seed" in change:
         prior = functions.prior
         count, seed = change.get("features", prior.count), change.get("seed", prior.seed)
         altered = PriorFunctions(prior.features, prior.weights, count, seed)
-        vars(process)["functions"] = replace(functions, prior=altered)
+        process.solves.functions = replace(functions, prior=altered)
     write = lw.store.files.Archive.write
 
     def changed(archive: Any, path: Path, header: dict[str, Any], tensors: Any) -> None:

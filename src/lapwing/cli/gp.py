@@ -14,12 +14,14 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import names_of, read_table, write_table
+from lapwing.gp import GPPosterior
+from lapwing.gp.kernels.base import Kernel
+from lapwing.gp.kernels.stationary import RBF, Matern
+from lapwing.gp.recipe import lengthscales, standard_deviations
 from lapwing.ground import probes
-from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
+from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_fraction, warn
 from lapwing.ground.files.records import Records
 from lapwing.ground.progress import track
-from lapwing.methods.gp import RBF, Kernel, Matern, Process
-from lapwing.methods.gp.recipe import lengthscales, spreads
 from lapwing.show.report.regression import write_regression_report
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5}
@@ -52,6 +54,9 @@ def fit(
         seed: Of everything random.
     """
     check_fraction("held_out", held_out, "--held-out 0.1")
+    if target in columns:
+        expected = f"other columns than {target!r}, the target, to predict it from"
+        raise ConfigError(expected, f"--columns {' '.join(columns)}", "--columns without it, or another --target")
     names = [name for name in columns or names_of(data) if name != target]
     table = read_table(data, [*names, target])
     if not names or len(table) < 4:
@@ -63,7 +68,7 @@ def fit(
     count = max(1, round(held_out * len(x)))
     test = order[:count]
     train = order[count:]
-    posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
+    posterior: Any = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
     say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
     say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
     saved = out / "posterior.safetensors"
@@ -85,8 +90,8 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
     header = lw.read_header(posterior)
     kind = str(header.get("posterior"))
-    process = lw.load(posterior) if kind == "Process" else None
-    if not isinstance(process, Process) or process.data.outputs > 1:
+    process = lw.load(posterior) if kind == "GPPosterior" else None
+    if not isinstance(process, GPPosterior) or process.data.outputs > 1:
         hint = "what lapwing gp fit saved"
         raise DataError("a Gaussian process of one output", f"{posterior}, a {kind:.40}", hint)
     notes: dict[str, Any] = Records().read(dict[str, Any], header.get("notes", {}), "notes")
@@ -110,10 +115,10 @@ def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n
     return values[:, :-1], values[:, -1]
 
 
-def _warn_of_units(process: Process, names: Sequence[str], table: np.ndarray) -> None:
+def _warn_of_units(process: GPPosterior, names: Sequence[str], table: np.ndarray) -> None:
     """Warn of columns that are all far from where the posterior has seen any."""
-    seen = process.data.inputs.double().cpu().numpy()
-    for name, known, new in zip(names, seen.T, table.T, strict=False):
+    inputs = process.data.inputs.double().cpu().numpy()
+    for name, known, new in zip(names, inputs.T, table.T, strict=False):
         low = known.min()
         high = known.max()
         if not (np.abs(new - (low + high) / 2) <= 1.5 * (high - low)).any():
@@ -127,6 +132,6 @@ def _warn_of_units(process: Process, names: Sequence[str], table: np.ndarray) ->
 def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:
     """A process that varies once over the data, in the units of the table."""
     scales = lengthscales(x)
-    variance = float(spreads(y[:, None]).square()) or 1.0
+    variance = float(standard_deviations(y[:, None]).square()) or 1.0
     shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
     return lw.GP(variance * shape, seed=seed)

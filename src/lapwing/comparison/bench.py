@@ -18,14 +18,13 @@ from torch import nn
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, evaluate, options_of
+from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
-from lapwing.methods.gp import GP, Process
-from lapwing.methods.gp.settings import Chosen
-from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
+from lapwing.methods.hessian_free import HessianFree, PreTrained
 from lapwing.methods.laplace import Laplace
 from lapwing.metrics.scores import Scores
 from lapwing.posteriors import Posterior, Step
@@ -124,7 +123,10 @@ class Bench:
         return concatenated([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
 
     def _fitted(
-        self, name: str, fit: Callable[[], Posterior | Process], tunings: Mapping[str, Method | None]
+        self,
+        name: str,
+        fit: Callable[[], Posterior | GPPosterior | LaplaceGPPosterior],
+        tunings: Mapping[str, Method | None],
     ) -> Iterator[Row]:
         """A row for each way of tuning a posterior, which is fitted once; ``None`` is the default of ``tune``."""
         try:
@@ -135,7 +137,13 @@ class Bench:
         for tuned_by, method in tunings.items():
             yield self._attempted(name, tuned_by, partial(self._tuned, name, tuned_by, fitted, method))
 
-    def _tuned(self, name: str, tuned_by: str, fitted: Measured[Posterior | Process], method: Method | None) -> Row:
+    def _tuned(
+        self,
+        name: str,
+        tuned_by: str,
+        fitted: Measured[Posterior | GPPosterior | LaplaceGPPosterior],
+        method: Method | None,
+    ) -> Row:
         tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
         posterior = tuned.value
         scores = self._predicted(name, posterior)
@@ -175,12 +183,12 @@ class Bench:
         return Row(name, tuned_by, (), note)
 
 
-def _criterion(trace: tuple[Step, ...] | tuple[Chosen, ...], method: Method | None) -> dict[str, float]:
+def _criterion(trace: tuple[Step, ...] | tuple[GPStep, ...], method: Method | None) -> dict[str, float]:
     """What tuning made as good as it could, by the name of its column; empty where it was never measured."""
     if not trace:
         return {}
     step = trace[-1]
-    if isinstance(step, Chosen):
+    if isinstance(step, GPStep):
         return {} if step.log_marginal is None else {"evidence": step.log_marginal}
     at_mode = step.mode_nll is not None or getattr(method, "at", "weights") == "mode"
     found = {
@@ -191,9 +199,9 @@ def _criterion(trace: tuple[Step, ...] | tuple[Chosen, ...], method: Method | No
     return next(({name: value} for name, value in found.items() if value is not None), {})
 
 
-def _precision(posterior: Posterior | HessianFreePosterior | Process) -> dict[str, float]:
+def _precision(posterior: Any) -> dict[str, float]:
     """The prior precision, where there is one."""
-    if isinstance(posterior, Process):
+    if not hasattr(posterior, "prior"):
         return {}
     precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
     return {"prior_precision": precisions[0]} if len(precisions) == 1 else {}

@@ -11,13 +11,13 @@ from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
+from lapwing.gp import GP
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.output import Output
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.methods.gp import GP
 from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link

@@ -139,7 +139,7 @@ class ImagePosterior:
         return cls(observed, known, likelihood, solver, samples, seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; the problem is made again, draws are not."""
+        """What pickle and ``copy`` take: the fields; the problem is made again, and draws are drawn again from their seed."""
         state = {each.name: getattr(self, each.name) for each in fields(self)}
         return state | {"latest_problem": Shared[Problem]()}
 
@@ -226,11 +226,12 @@ class ImagePosterior:
 
     @undisturbed()
     @working("draws")
-    def drawn(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s pixels"]:
+    def drawn(self, samples: int, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s pixels"]:
         """Fresh draws' deviations from the mean; see ``deviations``."""
-        probes.check_draws(samples, generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
         with torch.no_grad():
-            found = Perturb().draw(self.problem, self.solver, samples, generator=generator)
+            found = Perturb().draw(self.problem, self.solver, samples, generator=source)
             warn_unless(found, self.solver.cure)
             return pushed(self._image, found.value).mT
 
@@ -243,8 +244,8 @@ class ImagePosterior:
             warn_unless(found, self.solver.cure)
             return pushed(self._image, found.value)
 
-    def sample(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "s *space"]:
-        """Fresh draws of the image."""
+    def sample(self, samples: int, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s *space"]:
+        """Fresh draws of the image; ``generator`` is a source of randomness, or the seed of one."""
         return self.mean + self.drawn(samples, generator=generator).reshape(-1, *self.shape)
 
     @undisturbed()

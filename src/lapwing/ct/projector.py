@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -53,6 +53,10 @@ class Projector(ForwardOperator):
 
     def __post_init__(self) -> None:
         check_kind("geometry", self.geometry, (Geometry,), "Parallel2d(pixels=(128, 128), angles=equidistant(60))")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; the matrix is built again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -151,3 +151,42 @@ def poisson(mean: Tensor, *, generator: torch.Generator | None = None) -> Tensor
         rounded = torch.where(here.isinf(), here, (here + here.sqrt() * normal).round())
         counts = torch.where(large, rounded, counts)
     return counts.to(mean)
+
+
+def seed_from(generator: torch.Generator | int | None) -> int:
+    """A seed for what is drawn again and again: an int is one itself, a generator is asked for one.
+
+    Args:
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Raises:
+        ConfigError: If it is none.
+
+    Example:
+        >>> seed_from(3)
+        3
+    """
+    if isinstance(generator, int):
+        check_count("generator", generator, 0)
+        return generator
+    return int(torch.randint(2**31 - 1, (1,), generator=generator, device=device_of(generator)))
+
+
+def generator_of(generator: torch.Generator | int | None) -> torch.Generator | None:
+    """The source of randomness that is meant: an int makes a generator.
+
+    Args:
+        generator: A generator, a seed, or ``None`` for PyTorch's global one.
+
+    Raises:
+        ConfigError: If it is none of these.
+
+    Example:
+        >>> generator_of(3).initial_seed()
+        3
+    """
+    if isinstance(generator, int):
+        check_count("generator", generator, 0)
+        return torch.Generator().manual_seed(generator)
+    device_of(generator)
+    return generator

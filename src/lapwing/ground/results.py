@@ -49,6 +49,15 @@ class Solution(Ended):
     stopped: Stopped
     error: Float[Tensor, "*columns"] | None = None
 
+    def to(self, device: torch.device | str) -> Solution:
+        """The solution on another device.
+
+        Args:
+            device: Where to.
+        """
+        error = None if self.error is None else self.error.to(device)
+        return replace(self, value=self.value.to(device), residual=self.residual.to(device), error=error)
+
     @property
     def distance(self) -> str:
         """How far from the solution its worst column is, in words.

@@ -186,7 +186,7 @@ class Posterior(NetworkPredictor, abc.ABC):
     @undisturbed()
     @working("sample functions")
     def sample_functions(
-        self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | None = None
+        self, x: InputsLike, samples: int = 1, *, generator: torch.Generator | int | None = None
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 
@@ -197,7 +197,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         Args:
             x: Inputs of n examples.
             samples: Draws s.
-            generator: Source of randomness.
+            generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Raises:
             ConfigError: If there is no draw.
@@ -207,9 +207,10 @@ class Posterior(NetworkPredictor, abc.ABC):
             and beside them a budget of bytes for layer factors or rows of the Jacobian, a chunk of ``x`` at a time. Of
             ``Sampled()`` a product of the Jacobian with the draws.
         """
-        probes.check_draws(samples, generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
         with torch.no_grad():
-            return self._functions(self._inputs(x)).sample(samples, generator=generator)
+            return self._functions(self._inputs(x)).sample(samples, generator=source)
 
     @property
     @abc.abstractmethod

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lapwing import ct
+from lapwing import ct, gp
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, SampledGGN
 from lapwing.curvature.last_layer.features import FeatureRows
 from lapwing.curvature.training_rows import InputRows, TrainingRows
@@ -29,7 +29,6 @@ from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.operators.block_diagonal import Partition
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
-from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputCovariances, PointCovariances
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, SampledPosterior, WeightPosterior

@@ -24,7 +24,7 @@ from lapwing.jacobian.survey import unwrapped
 from lapwing.store.binding import bound, network_state
 from lapwing.store.families import POSTERIORS, records
 from lapwing.store.processes import KINDS as PROCESSES
-from lapwing.store.processes import Kernels, process_from, process_state
+from lapwing.store.processes import Processes, process_from, process_state
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ def read_header(path: str | PathLike[str]) -> Json:
 @default_device_aside()
 @working("save")
 def save(
-    posterior: Saveable | Kernels,
+    posterior: Saveable | Processes,
     path: str | PathLike[str],
     *,
     notes: Mapping[str, str | float | list[str]] | None = None,
@@ -156,7 +156,7 @@ def save(
 
 
 @overload
-def load(path: str | PathLike[str], *, device: torch.device | str = ...) -> Kernels: ...
+def load(path: str | PathLike[str], *, device: torch.device | str = ...) -> Processes: ...
 
 
 @overload
@@ -181,7 +181,7 @@ def load(
     unpack: Unpack | None = None,
     progress: bool | None = None,
     device: torch.device | str = "cpu",
-) -> Saveable | Kernels:
+) -> Saveable | Processes:
     """The posterior of a file, around the network it was fitted to; a Gaussian process needs none.
 
     It predicts, samples and scores itself as the saved one did, to the last bit on the same machine, and can be tuned

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.gp import FunctionSamples, GPPosterior, Kernel, LaplaceGPPosterior, PriorFunctions
+from lapwing.gp.kernels.base import check_dimensions
+from lapwing.gp.regression.settings import Settings
+from lapwing.gp.trend import Mean, Trend
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
 from lapwing.ground.files.archive import Json, Tensors
 from lapwing.ground.files.records import REPAIR
 from lapwing.ground.results import Solution
 from lapwing.linear.mode.loss import Mode
-from lapwing.linear.solvers import Cholesky
-from lapwing.methods.gp import FunctionSamples, Kernel, LaplaceProcess, PriorFunctions, Process
-from lapwing.methods.gp.kernels import check_dimensions
-from lapwing.methods.gp.settings import Settings
-from lapwing.methods.gp.trend import Mean, Trend
 from lapwing.store.families import named, records
 
-Kernels: TypeAlias = Process | LaplaceProcess | FunctionSamples
+Processes: TypeAlias = GPPosterior | LaplaceGPPosterior | FunctionSamples
 """What a file may hold that stands on a kernel."""
 
-KINDS = named(Process, LaplaceProcess, FunctionSamples)
+KINDS = named(GPPosterior, LaplaceGPPosterior, FunctionSamples)
 """The same by name."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FunctionFields:
-    """The fields of ``FunctionSamples`` that a process does not have; random features are drawn again."""
+    """The fields of ``FunctionSamples`` that a posterior does not have; random features are drawn again."""
 
     weights: tuple[Float[Tensor, "_ s"], ...]
     representers: Float[Tensor, "n k"]
@@ -40,6 +40,19 @@ class FunctionFields:
     solution: Solution
     features: int
     seed: int
+
+    @classmethod
+    def of(cls, functions: FunctionSamples) -> FunctionFields:
+        """Those of some functions."""
+        prior = functions.prior
+        return cls(
+            weights=prior.weights,
+            representers=functions.representers,
+            slopes=functions.slopes,
+            solution=functions.solution,
+            features=prior.count,
+            seed=prior.seed,
+        )
 
 
 @final
@@ -53,60 +66,88 @@ class Base:
     outputs: int
 
 
-def process_state(saved: Kernels, tensors: Tensors) -> Json:
+def process_state(saved: Processes, tensors: Tensors) -> Json:
     """Everything: data, choices, and the solves, which are made now if they were not.
 
     Raises:
         UnsupportedError: If the kernel or the solver is not lapwing's.
     """
-    state = records(tensors).state
-    if isinstance(saved, FunctionSamples):
-        base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
-        return {"base": state(base, "base"), "functions": state(_drawn(saved), "functions")}
-    if isinstance(saved, LaplaceProcess):
-        return state(replace(saved, start=None)) | {"mode": state(saved.mode, "mode")}
-    own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
-    if "functions" in vars(saved) or not isinstance(saved.solver, Cholesky):
-        own["functions"] = state(_drawn(saved.functions), "functions")
-    return own | {"settings": state(saved.settings, "settings"), "answers": state(saved.answers, "answers")}
+    return WRITERS[type(saved).__name__](saved, tensors)
 
 
-def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> Kernels:
+def process_from(header: Json, tensors: Tensors, device: torch.device | str) -> Processes:
     """What gave a state.
 
     Raises:
         DataError: If nothing gives it, or its random features cannot be drawn again.
     """
+    return READERS[header["posterior"]](header, tensors, device)
+
+
+def _functions_state(saved: FunctionSamples, tensors: Tensors) -> Json:
+    state = records(tensors).state
+    base = Base(saved.kernel, saved.inputs, saved.trend.kind, saved.outputs)
+    return {"base": state(base, "base"), "functions": state(FunctionFields.of(saved), "functions")}
+
+
+def _functions_from(header: Json, tensors: Tensors, device: torch.device | str) -> FunctionSamples:
     read = records(tensors, device).read
-    if header["posterior"] == "FunctionSamples":
-        base: Base = read(Base, header.get("base"), "base")
-        return _functions(read(FunctionFields, header.get("functions"), "functions"), base, header)
-    if header["posterior"] == "LaplaceProcess":
-        found: LaplaceProcess = read(LaplaceProcess, header, "")
-        mode: Mode = read(Mode, header.get("mode"), "mode")
-        check_dimensions(found.kernel, found.data.inputs)
-        _check(mode.weights[:, None], "the mode", (len(found.data) * found.width, 1))
-        vars(found)["mode"] = mode
-        return found
+    base: Base = read(Base, header.get("base"), "base")
+    return _functions(read(FunctionFields, header.get("functions"), "functions"), base, header)
+
+
+def _classification_state(saved: LaplaceGPPosterior, tensors: Tensors) -> Json:
+    state = records(tensors).state
+    return state(replace(saved, start=None)) | {"mode": state(saved.mode, "mode")}
+
+
+def _classification_from(header: Json, tensors: Tensors, device: torch.device | str) -> LaplaceGPPosterior:
+    read = records(tensors, device).read
+    found: LaplaceGPPosterior = read(LaplaceGPPosterior, header, "")
+    mode: Mode = read(Mode, header.get("mode"), "mode")
+    check_dimensions(found.kernel, found.data.inputs)
+    _check(mode.weights[:, None], "the mode", (len(found.data) * found.width, 1))
+    return found.with_mode(mode)
+
+
+def _regression_state(saved: GPPosterior, tensors: Tensors) -> Json:
+    state = records(tensors).state
+    own = records(tensors, given={Settings: None, tuple[Solution, ...]: None}).state(saved)
+    if saved.solves.functions is not None or not saved.solver.exact:
+        own["functions"] = state(FunctionFields.of(saved.functions), "functions")
+    return own | {"settings": state(saved.settings, "settings"), "solution": state(saved.solution, "solution")}
+
+
+def _regression_from(header: Json, tensors: Tensors, device: torch.device | str) -> GPPosterior:
+    read = records(tensors, device).read
     settings = read(Settings, header.get("settings"), "settings")
-    process: Process = records(tensors, device, {Settings: settings, tuple[Solution, ...]: ()}).read(
-        Process, header, ""
-    )
-    base = Base(process.kernel, process.seen.inputs, settings.mean, process.data.outputs)
-    for kernel in process.kernels:
+    elsewhere = {Settings: settings, tuple[Solution, ...]: ()}
+    found: GPPosterior = records(tensors, device, elsewhere).read(GPPosterior, header, "")
+    base = Base(found.kernel, found.distinct.inputs, settings.mean, found.data.outputs)
+    for kernel in found.kernels:
         check_dimensions(kernel, base.inputs)
-    answers: Solution = read(Solution, header.get("answers"), "answers")
-    width = base.outputs + len(process.groups) * process.trend(base.inputs[:1]).shape[1]
-    _check(answers.value, "answers", (len(base.inputs), width))
-    vars(process)["answers"] = answers
+    solution: Solution = read(Solution, header.get("solution"), "solution")
+    width = base.outputs + len(found.system.groups) * found.system.slopes
+    _check(solution.value, "solution", (len(base.inputs), width))
+    functions = None
     if "functions" in header:
-        vars(process)["functions"] = _functions(read(FunctionFields, header["functions"], "functions"), base, header)
-    return process
+        functions = _functions(read(FunctionFields, header["functions"], "functions"), base, header)
+    return found.with_solves(solution, functions)
 
 
-def _drawn(functions: FunctionSamples) -> FunctionFields:
-    prior, solution = functions.prior, functions.solution
-    return FunctionFields(prior.weights, functions.representers, functions.slopes, solution, prior.count, prior.seed)
+WRITERS: dict[str, Callable[[Any, Tensors], Json]] = {
+    "GPPosterior": _regression_state,
+    "LaplaceGPPosterior": _classification_state,
+    "FunctionSamples": _functions_state,
+}
+"""How each kind is written, by its name."""
+
+READERS: dict[str, Callable[[Json, Tensors, torch.device | str], Processes]] = {
+    "GPPosterior": _regression_from,
+    "LaplaceGPPosterior": _classification_from,
+    "FunctionSamples": _functions_from,
+}
+"""How each is read."""
 
 
 def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSamples:
@@ -114,9 +155,10 @@ def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSampl
 
     The weights, which follow the features in the stream of random numbers, tell whether it is the same stream.
     """
-    k, trend = drawn.representers.shape[1], Trend(base.mean)
-    for name, rows in {"representers": len(base.inputs), "slopes": trend(base.inputs[:1]).shape[1]}.items():
-        _check(getattr(drawn, name), f"functions.{name}", (rows, k))
+    k = drawn.representers.shape[1]
+    trend = Trend(base.mean)
+    _check(drawn.representers, "functions.representers", (len(base.inputs), k))
+    _check(drawn.slopes, "functions.slopes", (trend(base.inputs[:1]).shape[1], k))
     weights = min((len(each) for each in drawn.weights), default=0)
     if drawn.features > weights:  # each has a weight of its own or several
         expected = f"at most {weights} features, as many as have weights"
@@ -145,8 +187,8 @@ def _functions(drawn: FunctionFields, base: Base, header: Json) -> FunctionSampl
     )
 
 
-def _check(value: Tensor, at: str, shape: tuple[int, int]) -> None:
+def _check(value: Tensor, name: str, shape: tuple[int, int]) -> None:
     """Refuses solved coefficients of another shape, or that are not finite."""
     if value.shape != shape:
-        raise DataError(f"{at} of shape {list(shape)}", f"{list(value.shape)}", REPAIR)
-    check_finite(value, at, REPAIR)
+        raise DataError(f"{name} of shape {list(shape)}", f"{list(value.shape)}", REPAIR)
+    check_finite(value, name, REPAIR)

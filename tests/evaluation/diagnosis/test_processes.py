@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.gp import GPPosterior
 from lapwing.linear.solvers import Solver
-from lapwing.methods.gp import Process
 from tests.posterior_cases import normal
 
 X = normal(60, 2)
 Y = torch.stack([X[:, 0].sin(), X.prod(1)], 1) + 0.1 * normal(60, 2, seed=1)
 
 
-def fitted(features: int = 2000, solver: Solver | None = None) -> Process:
+def fitted(features: int = 2000, solver: Solver | None = None) -> GPPosterior:
     recipe = lw.GP(lw.gp.Matern(0.8), lw.Gaussian(100.0), features=features, solver=solver or "auto")
     return recipe.fit((X, Y))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import AlternatingProjections
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.gp.diagnosis import spectral_basis
 from lapwing.ground.errors import ConfigError, ShapeError
-from lapwing.methods.gp.diagnosis import spectral_basis
 from lapwing.show.plots import plot_maps, plot_process, plot_regions
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
@@ -26,7 +26,7 @@ def test_a_line_has_mean_bands_functions_and_data() -> None:
     prediction: Any = PROCESS.predict(LINE[order][:, None])
     np.testing.assert_allclose(lines["mean"].get_ydata(), prediction.mean[:, 0])
     np.testing.assert_allclose(lines["30 observations"].get_xdata(), X[:, 0])
-    drawn = PROCESS.sample_functions(2)(LINE[order][:, None])[0, :, 0]
+    drawn = PROCESS.sample_functions(LINE[order][:, None], 2, generator=0)[0, :, 0]
     np.testing.assert_allclose(lines["2 functions drawn"].get_ydata(), drawn)
     low, high = prediction.interval(noise=True)
     band = np.asarray(ax.collections[0].get_paths()[0].vertices)[:, 1]
@@ -58,8 +58,8 @@ def test_a_line_is_of_one_input_and_a_map_of_two() -> None:
         plot_maps(PROCESS)
     with unchecked(), refused(ShapeError, "places [m] of the one input. Got shape [25, 1]. Try x[:, 0]"):
         plot_process(PROCESS, LINE[:, None])
-    classes = lw.gp.LaplaceProcess.fit(lw.gp.RBF(), lw.Bernoulli(), (X, X > 0))
-    with unchecked(), refused(ConfigError, "process to be one of Process. Got a LaplaceProcess"):
+    classes = lw.GP(lw.gp.RBF(), lw.Bernoulli()).fit((X, X > 0))
+    with unchecked(), refused(ConfigError, "process to be one of GPPosterior. Got a LaplaceGPPosterior"):
         plot_process(classes, LINE)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.methods.gp import GP, RBF, Tanimoto
+from lapwing.gp import GP, RBF, Tanimoto
 from studies.gp.descents import Descent, Estimator, System
 from studies.gp.line import SCALE, VARIANCE, _collapsed
 from studies.gp.molecules import EACH, OWN, PARTS, generated

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
+from lapwing.gp import GPPosterior
+from lapwing.gp.regression.settings import EXACT
 from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
-from lapwing.methods.gp import Process
-from lapwing.methods.gp.settings import EXACT
 from lapwing.posteriors import SampledPosterior
 
 LEVEL = 0.01
@@ -168,7 +168,7 @@ def diagnose(
         False
     """
     options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
-    if isinstance(posterior, Process):
+    if isinstance(posterior, GPPosterior):
         check_count("samples", samples, 2, usual=200)
         return diagnose_samples(*_targets(posterior, inputs, samples, generator), **options)
     if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
@@ -185,14 +185,13 @@ def diagnose(
 
 
 def _targets(
-    process: Process, inputs: Tensor | None, samples: int, generator: torch.Generator | None
+    process: GPPosterior, inputs: Tensor | None, samples: int, generator: torch.Generator | None
 ) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"], Operator]:
     """Targets that functions drawn from a process give, less their mean, one row a draw; mean; precision."""
     exact = process.with_solver(Cholesky()) if len(process.data) <= EXACT else process
     x = process.data.inputs[:POINTS] if inputs is None else process.data.check(inputs)
-    seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     with torch.no_grad():
-        drawn = process.sample_functions(samples, seed=seed)(x)
+        drawn = process.sample_functions(x, samples, generator=generator)
         noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) * process.noises.sqrt().to(drawn)
         away = (drawn + noise - exact.mean(x)).double().flatten(1)
         covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial, reduce
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -152,6 +152,10 @@ class Linearisation:
     def work(self) -> Work:
         """What one example takes."""
         return Work(self.model, self.model.data.first(), self.likelihood.root_columns(self.event))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def executors(self) -> dict[Form, tuple[int, Prepare[Chunk]]]:

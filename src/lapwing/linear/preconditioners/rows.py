@@ -189,7 +189,7 @@ def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor
 WeightedExamples: TypeAlias = tuple[Inputs, Tensor, Float[Tensor, " n"]]
 """Inputs and targets of some examples, and for how many examples of the data each stands, float64 on the CPU."""
 
-Turns: TypeAlias = tuple[Inputs, Tensor, Int[Tensor, " n"]]
+Turns: TypeAlias = tuple[Inputs, Tensor, Tensor]
 """Inputs and targets of some examples, and how many examples of its label came before each."""
 
 

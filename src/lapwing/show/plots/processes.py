@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.gp import GPPosterior
+from lapwing.gp.diagnosis import SpectralBasis
 from lapwing.ground.errors import ShapeError, check_count, check_kind
-from lapwing.methods.gp import Process
-from lapwing.methods.gp.diagnosis import SpectralBasis
 from lapwing.metrics import gaussian_wasserstein
 from lapwing.predictive import Moments
 from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def plot_process(
-    process: Process, x: Float[Tensor, " m"], *, samples: int = 3, ax: Axes | None = None, **kw: Any
+    process: GPPosterior, x: Float[Tensor, " m"], *, samples: int = 3, ax: Axes | None = None, **kw: Any
 ) -> Axes:
     """The posterior along one input: mean, 95 % bands of function and observations, functions drawn, and the data.
 
@@ -48,14 +48,14 @@ def plot_process(
     """
     x = _line(process, x)
     check_count("samples", samples, 0)
-    at = x.to(process.data.inputs)[:, None]
-    prediction: Any = process.predict(at)
+    grid = x.to(process.data.inputs)[:, None]
+    prediction: Any = process.predict(grid)
     noise = process.likelihood.noise**-0.5
     mean, std = prediction.mean[:, 0], prediction.outputs.std[:, 0]
     ax = plot_band(x, mean.to(x), std.to(x), noise_std=noise, ax=ax, **kw)
     if samples:
         with torch.no_grad():
-            drawn = process.sample_functions(samples)(at)[..., 0]
+            drawn = process.sample_functions(grid, samples, generator=process.settings.seed)[..., 0]
         order = x.argsort()
         for number, values in enumerate(drawn):
             label = f"{samples} functions drawn" if not number else None
@@ -68,7 +68,9 @@ def plot_process(
     return ax
 
 
-def plot_maps(process: Process, *, side: int = 60, ax: Sequence[Axes] | None = None, **kw: Any) -> tuple[Axes, Axes]:
+def plot_maps(
+    process: GPPosterior, *, side: int = 60, ax: Sequence[Axes] | None = None, **kw: Any
+) -> tuple[Axes, Axes]:
     """The posterior over two inputs, as far as the data reach: mean, and standard deviation of the function.
 
     Args:
@@ -108,8 +110,8 @@ def plot_maps(process: Process, *, side: int = 60, ax: Sequence[Axes] | None = N
 
 
 def plot_regions(
-    process: Process,
-    exact: Process,
+    process: GPPosterior,
+    exact: GPPosterior,
     basis: SpectralBasis,
     x: Float[Tensor, " m"],
     *,
@@ -138,8 +140,8 @@ def plot_regions(
     """
     x = _line(process, x)
     order = x.argsort()
-    at = x[order].to(process.data.inputs)[:, None]
-    found, reference = (each.outputs(at).marginal() for each in (process, exact))
+    grid = x[order].to(process.data.inputs)[:, None]
+    found, reference = (each.outputs(grid).marginal() for each in (process, exact))
     assert isinstance(found, Moments) and isinstance(reference, Moments)  # a process has covariances of all outputs
     distance = gaussian_wasserstein(found, reference)
     first, second = panels(6.0, 5.0, 1, 2) if ax is None else ax
@@ -148,7 +150,7 @@ def plot_regions(
     first.plot(places, distance.numpy(force=True), **look)
     first.set(ylabel="W₂ to exact marginals")
     with torch.no_grad():
-        values = basis(at).numpy(force=True)
+        values = basis(grid).numpy(force=True)
     for number in range(values.shape[1]):
         label = f"λ = {float(basis.values[number]):.2g}"
         second.plot(places, values[:, number], color=colour(number), linewidth=1, label=label)
@@ -160,7 +162,7 @@ def plot_regions(
     return first, second
 
 
-def _line(process: Process, x: Tensor) -> Float[Tensor, " m"]:
+def _line(process: GPPosterior, x: Tensor) -> Float[Tensor, " m"]:
     """Where to draw a process of one input; NumPy's arrays are taken too."""
     _check(process, 1)
     x = torch.as_tensor(x)
@@ -169,8 +171,8 @@ def _line(process: Process, x: Tensor) -> Float[Tensor, " m"]:
     return x
 
 
-def _check(process: Process, width: int) -> None:
-    check_kind("process", process, (Process,), "lw.GP().fit((x, y))")
+def _check(process: GPPosterior, width: int) -> None:
+    check_kind("process", process, (GPPosterior,), "lw.GP().fit((x, y))")
     p, c = process.data.inputs.shape[1], process.data.outputs
     if (p, c) != (width, 1):
         hint = "plot_process for one input, plot_maps for two, of a process of one output"

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.comparison import Column, Comparison, Row
+from lapwing.gp import GPPosterior
 from lapwing.ground.files.atomic import replacing
-from lapwing.methods.gp import Process
 from lapwing.show.plots.predictions import plot_coverage, plot_residuals
 from lapwing.show.report.page import render
 
@@ -41,7 +41,7 @@ SCALES = (
 
 
 def write_regression_report(
-    posterior: Process,
+    posterior: GPPosterior,
     held_out: tuple[Float[Tensor, "m p"], Float[Tensor, " m"]],
     names: Sequence[str],
     target: str,
@@ -100,14 +100,14 @@ def _scores(method: str, tuned_by: str, mean: Tensor, std: Tensor, y: Tensor) ->
     return Row(method, tuned_by, (found,))
 
 
-def _plain(posterior: Process, y: Tensor) -> Row:
+def _plain(posterior: GPPosterior, y: Tensor) -> Row:
     """What the mean and the spread of the training targets alone score."""
     seen = posterior.data.targets[:, 0]
     spread = seen.std(correction=0).clamp_min(1e-12)
     return _scores("mean of the target", "", seen.mean().expand_as(y), spread.expand_as(y), y)
 
 
-def _scales(posterior: Process, names: Sequence[str]) -> tuple[Row, ...]:
+def _scales(posterior: GPPosterior, names: Sequence[str]) -> tuple[Row, ...]:
     """A row a column of the inputs, the most telling first; none where the kernel has not one length-scale a column."""
     labels, values = posterior.kernels[0].labels(), posterior.kernels[0].hyper.exp().tolist()
     found = [value for label, value in zip(labels, values, strict=True) if "lengthscale" in label]

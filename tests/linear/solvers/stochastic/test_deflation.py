@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD
 from lapwing.linear.solvers.stochastic.deflation import Deflation
 from lapwing.linear.solvers.stochastic.dual import stable
 from lapwing.linear.solvers.stochastic.kernel_rows import SAFE
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.linear.solvers.stochastic.test_dual import N, problem
 from tests.posterior_cases import normal
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.ground import progress
 from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.linalg import Diagonal
@@ -16,7 +17,6 @@ from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, SDD
 from lapwing.linear.solvers.stochastic.dual import LEAST, stable
 from lapwing.linear.solvers.stochastic.kernel_rows import SAFE
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.posterior_cases import normal
 
 N, NOISE = 300, 0.05

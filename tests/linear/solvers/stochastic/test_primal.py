@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.gp import KernelMatrix, Matern
 from lapwing.ground.errors import ConfigError
 from lapwing.linalg import Diagonal
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import SDD, PrimalSGD
 from lapwing.linear.solvers.stochastic.primal import thinned
-from lapwing.methods.gp import KernelMatrix, Matern
 from tests.operators import GramMatrix
 from tests.posterior_cases import normal
 

@@ -1,0 +1,1 @@
+"""Gaussian process regression: the linear system of a kernel and noise, its solves, and what they tell."""

@@ -1,0 +1,78 @@
+"""What data leave unknown of a Gaussian process, by exact solves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.gp.kernels.base import Kernel
+from lapwing.gp.kernels.matrix import KernelMatrix, cross
+from lapwing.gp.trend import Trend, orthonormalised
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import Solver
+from lapwing.predictive import Moments
+
+ROWS = 1024
+"""Inputs whose variances are computed together."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """``k(x, x') - K_{xX} C⁻¹ K_{Xx'} + r(x)ᵀ (Hᵀ C⁻¹ H)⁻¹ r(x')``, ``r(x) = h(x) - Hᵀ C⁻¹ K_{Xx}``, ``C = K + N``.
+
+    The last term is what is not known of β (Rasmussen & Williams 2006, equation 2.42).
+
+    Args:
+        kernel: k.
+        inputs: X.
+        trend: h.
+        solved_basis: ``C⁻¹ H``.
+        problem: C.
+        solver: What solves with it.
+    """
+
+    kernel: Kernel
+    inputs: Float[Tensor, "n p"]
+    trend: Trend
+    solved_basis: Float[Tensor, "n q"]
+    problem: Problem
+    solver: Solver
+
+    def variance(self, x: Float[Tensor, "m p"]) -> Float[Tensor, " m"]:
+        """At each input alone."""
+        found: list[Tensor] = []
+        for rows in x.to(self.inputs).split(ROWS):
+            across, rest, slopes = self._parts(rows)
+            explained = self._quadratic_form(across) - (rest * slopes).sum(0)
+            found.append((self.kernel.diagonal(rows) - explained).clamp_min(0.0))
+        return torch.cat(found).to(x)
+
+    def joint(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m m"]:
+        """At all inputs together."""
+        new = x.to(self.inputs)
+        across, rest, slopes = self._parts(new)
+        solved = self.solver.solve(self.problem, across).value
+        return (KernelMatrix(self.kernel, new).dense() - across.mT @ solved + rest.mT @ slopes).to(x)
+
+    def _quadratic_form(self, across: Tensor) -> Tensor:
+        """``vᵀ C⁻¹ v`` of each column."""
+        return self.solver.quadratic_forms(self.problem, across)
+
+    def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``K_{Xx}``, r, and ``(Hᵀ C⁻¹ H)⁻¹ r``, the latter two in the coordinates of ``orthonormalised``."""
+        across = cross(self.kernel, self.inputs, x)
+        rest = self.trend(x).mT - self.solved_basis.mT @ across
+        basis = self.trend(self.inputs)
+        change, unit, solved_unit = (part.to(x) for part in orthonormalised(basis, self.solved_basis))
+        rest = change.mT @ rest
+        return across, rest, torch.linalg.solve(unit.mT @ solved_unit, rest)
+
+
+def independent(mean: Float[Tensor, "m c"], variance: Float[Tensor, "m c"]) -> Moments:
+    """Outputs that are independent given the data."""
+    return Moments(mean, torch.diag_embed(variance))
