@@ -132,7 +132,7 @@ MUTANTS = (
     ),
     m("-step * n / len(index)", "-step", "linear/solvers/test_dual.py"),
     m("1 - (1 - forget) ** SKIPPED", "forget", "linear/solvers/test_dual.py"),
-    m("step = step / 2", "step = step / 1", "tuning/test_ascent.py"),
+    m("step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
     m(
         "prior = (precisions[self.group] * self._relative).to(self.weights)",
         "prior = precisions[self.group].to(self.weights)",
@@ -245,9 +245,9 @@ MUTANTS = (
         "predictive/test_density.py",
     ),
     # tuning
-    m("alpha = (gamma / norms", "alpha = (2 * gamma / norms", "tuning/test_ascent.py"),
-    m("((observations - total) / misfit", "((observations + total) / misfit", "tuning/test_ascent.py"),
-    m("(observations / (misfit + total / scale))", "(observations / (misfit + total))", "tuning/test_ascent.py"),
+    m("alpha = (gamma / norms", "alpha = (2 * gamma / norms", "tuning/test_fixed_point.py"),
+    m("((observations - total) / misfit", "((observations + total) / misfit", "tuning/test_fixed_point.py"),
+    m("(observations / (misfit + total / scale))", "(observations / (misfit + total))", "tuning/test_fixed_point.py"),
     # methods
     m(
         "nll = share * self._hyper.nll(batch.outputs, batch.targets)",

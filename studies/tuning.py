@@ -26,7 +26,7 @@ from benchmarks.table import averaged
 from benchmarks.tasks import Task, moments, probabilities
 from lapwing.evaluation.baselines import Map
 from lapwing.predictive import Moments, held_out_losses
-from lapwing.tuning.mixup import FACTORS
+from lapwing.tuning.held_out.mixup import FACTORS
 from studies.links import losses
 from studies.pairs import recipes
 

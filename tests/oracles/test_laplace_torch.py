@@ -213,7 +213,7 @@ def test_gaussian_process() -> None:
     close(recipe.fit(model, (x, y)).predict(new).outputs.covariance, other._glm_predictive_distribution(new)[1], 1e-9)
     posterior = replace(recipe, structure=lw.Full(view="weights")).fit(model, (x, y))
     assert isinstance(posterior, WeightPosterior)
-    at_mode = replace(posterior.evidence, shift=posterior.shift)
+    at_mode = replace(posterior.evidence, shift=posterior.mode_shift)
     evidence = at_mode.log_marginal(posterior.prior_precisions, posterior.scale)
     exact = other.log_marginal_likelihood() - other.log_likelihood - 0.5 * y.numel() * math.log(2 * math.pi)
     close(evidence, exact, 1e-9)

@@ -77,7 +77,7 @@ def test_evidence_at_the_mode_is_that_of_the_gaussian_process_whatever_the_weigh
     process = sklearn_process.GaussianProcessRegressor(kernel, alpha=1 / NOISE, optimizer=None).fit(x, y.ravel())
     posterior = fit(linear(), VIEWS["weights"], PRIOR, NOISE)
     assert isinstance(posterior, WeightPosterior)
-    evidence = replace(posterior.evidence, shift=posterior.shift)
+    evidence = replace(posterior.evidence, shift=posterior.mode_shift)
     exact = process.log_marginal_likelihood_value_
     assert float(evidence.log_marginal(posterior.prior_precisions, posterior.scale)) == pytest.approx(exact, rel=1e-9)
     assert posterior.log_marginal() < exact - 1

@@ -86,8 +86,8 @@ def test_precision_keeps_the_structure(structure: str, kind: type) -> None:
 
 
 def test_only_gaussian_likelihoods_know_their_mode() -> None:
-    assert fit("gaussian", "kfac")[1].shift is not None
-    assert fit("categorical", "kfac")[1].shift is None
+    assert fit("gaussian", "kfac")[1].mode_shift is not None
+    assert fit("categorical", "kfac")[1].mode_shift is None
 
 
 @over_weights
@@ -99,8 +99,8 @@ def test_the_mode_of_a_linear_network_is_its_ridge_regression(structure: str) ->
     posterior = lw.Laplace(lw.Gaussian(2.0), prior=lw.Isotropic(0.7), structure=STRUCTURES[structure]).fit(
         model, (x, y)
     )
-    assert isinstance(posterior, WeightPosterior) and posterior.shift is not None
-    mode = posterior.network.weights + posterior.shift.step(posterior.prior_precisions, posterior.scale)
+    assert isinstance(posterior, WeightPosterior) and posterior.mode_shift is not None
+    mode = posterior.network.weights + posterior.mode_shift.step(posterior.prior_precisions, posterior.scale)
     ridge = torch.linalg.solve(2.0 * x.mT @ x + 0.7 * torch.eye(3), 2.0 * x.mT @ y).squeeze(-1)
     if structure == "diagonal":
         assert (mode - ridge).norm() < (posterior.network.weights - ridge).norm()

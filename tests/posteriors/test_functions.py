@@ -105,10 +105,10 @@ def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise)
     )
     assert isinstance(weights, WeightPosterior) and isinstance(functions, FunctionPosterior)
     louder = case.likelihood.scaled(4.0)
-    step = functions.with_choices(prior, louder).newton_step()
-    assert weights.shift is not None and step is not None
+    step = functions.with_choices(prior, louder).mode_step()
+    assert weights.mode_shift is not None and step is not None
     alpha = weights.prior_precisions
-    torch.testing.assert_close(step, weights.shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(step, weights.mode_shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)
     tangent = Tangent(functions.training)
     mode = tangent.mode(prior, 4.0, initial=functions.network.weights + step, rtol=1e-9)
     assert mode.converged and mode.iterations == 0

@@ -124,14 +124,14 @@ def test_tuning_at_the_mode() -> None:
     """At the mode of the linear model the evidence is that of Bayesian linear regression."""
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(0.3), structure=lw.Full(view="weights")))
-    assert isinstance(posterior, WeightPosterior) and posterior.shift is not None
+    assert isinstance(posterior, WeightPosterior) and posterior.mode_shift is not None
     linear, precision, prior = dense(posterior, "gaussian")
     j = linear.jacobian(case.x).flatten(0, -2)
     rest = (case.y - linear.outputs(case.x)).flatten()
     exact = torch.linalg.solve(precision, 2.5 * j.mT @ rest - prior * linear.theta)
     a = posterior.prior_precisions
-    torch.testing.assert_close(posterior.shift.step(a, posterior.scale), exact, rtol=1e-7, atol=1e-9)
-    misfit, norms = posterior.shift.fit(posterior.totals.misfit, a, posterior.scale)
+    torch.testing.assert_close(posterior.mode_shift.step(a, posterior.scale), exact, rtol=1e-7, atol=1e-9)
+    misfit, norms = posterior.mode_shift.fit(posterior.totals.misfit, a, posterior.scale)
     torch.testing.assert_close(misfit, 2.5 * (rest - j @ exact).square().sum(), rtol=1e-7, atol=1e-9)
     torch.testing.assert_close((a * norms).sum(), (prior * (linear.theta + exact).square()).sum())
     tuned = lw.tune(posterior, lw.EvidenceGradient(at="mode"))

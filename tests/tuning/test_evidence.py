@@ -86,7 +86,7 @@ class TestEvidence:
         value = dense.at_weights if at == "weights" else dense.at_mode
         tuned = lw.tune(posterior, lw.EvidenceGradient(at=at, noise=True))
         away = point_of(tuned) + 0.3
-        evidence = posterior.evidence if at == "weights" else replace(posterior.evidence, shift=posterior.shift)
+        evidence = posterior.evidence if at == "weights" else replace(posterior.evidence, shift=posterior.mode_shift)
         leaf = away.clone().requires_grad_()
         evidence.log_marginal(leaf[:2].exp(), leaf[2].exp()).backward()
         steps = 1e-5 * torch.eye(3, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.capabilities import Capabilities, LinearSystem
 from lapwing.posteriors.dimension import Estimator, Step
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.posteriors.exact import ExactPosterior, WeightPosterior
@@ -11,9 +12,11 @@ from lapwing.posteriors.nystrom import NystromPosterior, NystromReport
 from lapwing.posteriors.solved import MatrixFreePosterior, SolvedMoments, SolvedWeights
 
 __all__ = [
+    "Capabilities",
     "Estimator",
     "ExactPosterior",
     "FunctionPosterior",
+    "LinearSystem",
     "MatrixFreePosterior",
     "NystromPosterior",
     "NystromReport",

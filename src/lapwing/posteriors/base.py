@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.curvature.fold import Totals
+from lapwing.curvature.fold import Totals, check_same
 from lapwing.ground import probes
-from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
+from lapwing.ground.data import Data, Inputs, InputsLike, Source, Unpack, chunks, count, several
 from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
@@ -26,6 +26,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
+from lapwing.posteriors.capabilities import Capabilities
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior
@@ -46,7 +47,7 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(NetworkPredictor, abc.ABC):
+class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     """A Gaussian around a trained network.
 
     Args:
@@ -196,6 +197,39 @@ class Posterior(NetworkPredictor, abc.ABC):
         _ = self.model.data  # refuses a posterior without its training data
         found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
         return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
+
+    def with_training_data(self: P, source: Source, unpack: Unpack | None = None) -> P:
+        """The posterior with training data that were given later.
+
+        Args:
+            source: The training data.
+            unpack: Splits one element of them into inputs and targets.
+
+        Raises:
+            DataError: If they are not those of the fit.
+        """
+        data = Data(source, like=self.network.like, unpack=unpack, shared=several())
+        model = replace(self.model, source=data)
+        check_same(model, self.totals)
+        return replace(self, model=model)
+
+    def outputs_at(
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[Any]
+    ) -> Sequence[Moments | WideMoments]:
+        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing.
+
+        Raises:
+            UnsupportedError: If the posterior has no ``separate_places``.
+        """
+        raise UnsupportedError(
+            "a posterior that has outputs at some positions apart from the others",
+            f"a {type(self).__name__}",
+            "outputs_each, which has them at all positions",
+        )
+
+    def weights_fingerprint(self) -> str:
+        """What tells the trained weights from others."""
+        return self.network.fingerprint()
 
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""

@@ -136,7 +136,12 @@ class SampledPosterior(SolvedWeights):
             vars(changed)["problem"] = self.problem
         return changed
 
-    def begun(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
+    @property
+    def draw_noise(self) -> Perturbation:
+        """See ``Capabilities.draw_noise``."""
+        return self.perturbation
+
+    def starting_from(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
         """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.
 
         Args:

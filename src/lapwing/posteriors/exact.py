@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -55,6 +55,11 @@ P = TypeVar("P", bound="ExactPosterior")
 @dataclass(frozen=True, eq=False, repr=False)
 class ExactPosterior(Posterior):
     """A Gaussian whose log determinant is exact, so that its prior and noise can be tuned by the evidence."""
+
+    @property
+    def exact(self) -> bool:
+        """See ``Capabilities.exact``."""
+        return True
 
     @working("evidence")
     def log_marginal(self) -> float:
@@ -157,9 +162,14 @@ class WeightPosterior(ExactPosterior):
         """The posterior precision Λ as an operator."""
         return self.precision.operator
 
+    @property
+    def stored_curvature(self) -> Structured:
+        """See ``Capabilities.stored_curvature``."""
+        return self.held.operator
+
     @cached_property
-    def shift(self) -> NewtonStep | None:
-        """How the mode of the linear model moves with the hyper-parameters; ``None`` where no score was kept."""
+    def mode_shift(self) -> NewtonStep | None:
+        """How the mode of the linear model moves with prior and noise; ``None`` where no score was kept."""
         if self.totals.score is None:
             return None
         layout, device, dtype = self.network.uncertain, self.network.like.device, self.held.operator.dtype
@@ -176,17 +186,18 @@ class WeightPosterior(ExactPosterior):
     @property
     def wide(self) -> bool:
         """See ``Posterior.wide``."""
-        return self.model.many and self._by_layers
+        return self.model.many and self.leaves_out_correlations
 
     @property
-    def _by_layers(self) -> bool:
+    def leaves_out_correlations(self) -> bool:
+        """See ``Capabilities.leaves_out_correlations``."""
         return isinstance(self.held.operator, BlockDiagonal | Diagonal)
 
     def _moments(
         self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
     ) -> Sequence[Moments | WideMoments]:
         given = Propagation(self.model, tuple(choice.precision for choice in choices))
-        if self.survey.head and self._by_layers:
+        if self.survey.head and self.leaves_out_correlations:
             found = wide_moments(given, inputs, places)
             return found if self.wide else [each.written for each in found]
         if self._drawn and not self.survey.head:
@@ -229,12 +240,17 @@ class WeightPosterior(ExactPosterior):
                 bar.update(moved.shape[-1])
         return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
 
+    @property
+    def separate_places(self) -> bool:
+        """See ``Capabilities.separate_places``."""
+        return True
+
     @undisturbed()
     @working("predict")
     def outputs_at(
-        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[Any]
     ) -> Sequence[Moments | WideMoments]:
-        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
+        """See ``Posterior.outputs_at``."""
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._moments(inputs, choices, places)

@@ -122,7 +122,7 @@ class FunctionPosterior(ExactPosterior):
         explained = self.rows.pull(self.model, weighed.to(self.network.like))
         return block - self._variance[:, None] * explained
 
-    def newton_step(self) -> Float[Tensor, " d"] | None:
+    def mode_step(self) -> Float[Tensor, " d"] | None:
         """``Λ⁻¹ (s ∇ log p(y | θ*) - A θ*)``: with Gaussian noise the way from the trained weights to the linear mode.
 
         With Woodbury's identity it takes the kernel between the training rows alone: ``a - A⁻¹ J̃ᵀ W Wᵀ J̃ a`` with

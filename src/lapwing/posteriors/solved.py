@@ -27,6 +27,7 @@ from lapwing.linalg.functions import log_determinant
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Perturb, Root, Solver
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.capabilities import LinearSystem
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -54,6 +55,11 @@ class SolvedWeights(Posterior):
     def problem(self) -> Problem:
         """The Gaussian linear model behind the posterior."""
         return Problem.of(self.training, Diagonal(self.prior_diagonal.to(self.network.like)), self.noise_scale)
+
+    @property
+    def system(self) -> LinearSystem:
+        """See ``Capabilities.system``."""
+        return LinearSystem(self.problem, self.solver)
 
     @property
     def precision_operator(self) -> Operator:

@@ -25,7 +25,7 @@ from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
 from lapwing.methods.ct.interval import Interval
 from lapwing.methods.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
-from lapwing.posteriors import Step
+from lapwing.posteriors import Capabilities, LinearSystem, Step
 from lapwing.posteriors.solved import warn_unless
 from lapwing.priors import GPrior, Prior
 from lapwing.structures import LowRank
@@ -43,7 +43,7 @@ DRAWS = 256
 
 @final
 @dataclass(frozen=True, eq=False)
-class ImagePosterior:
+class ImagePosterior(Capabilities):
     """``N(x̃, J (b JᵀTᵀT J + A)⁻¹ Jᵀ)`` over images: the network's, with the error bars of its linear model.
 
         x_j = J Λ⁻¹ (√b JᵀTᵀ ε₁ + A^½ ε₂)                       (Antorán 2024, section 7.2 and algorithm 6, corrected)
@@ -217,6 +217,15 @@ class ImagePosterior:
     def _problem(self) -> Problem:
         prior = self.prior.operator(self.observed.layout, self.observed.weights)
         return Problem(GGNProduct(self.observed), prior, self.noise_scale)
+
+    @property
+    def system(self) -> LinearSystem:
+        """See ``Capabilities.system``."""
+        return LinearSystem(self.problem, self.solver)
+
+    def weights_fingerprint(self) -> str:
+        """What tells the weights where the network was made linear from others."""
+        return f"weights {float(self.observed.weights.double().sum()):.12g} in sum"
 
     @property
     def training(self) -> Observed:
