@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs, count, take
+from lapwing.ground.data.inputs import Inputs, count, take
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import Pass

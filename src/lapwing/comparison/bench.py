@@ -18,7 +18,8 @@ from torch import nn
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
-from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated, inputs_of
+from lapwing.ground.data.inputs import Inputs, concatenated
+from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
@@ -28,7 +29,7 @@ from lapwing.methods.gp.settings import Chosen
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, PreTrained
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior, Step
-from lapwing.predictive import Link
+from lapwing.predictive import Link, NetworkPredictor
 from lapwing.tuning import Method, tune
 
 T = TypeVar("T")
@@ -144,7 +145,7 @@ class Bench:
 
     def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
         """The scores of a method, which takes a link if it has a spread."""
-        spread = isinstance(predictor, Posterior | HessianFreePosterior)
+        spread = isinstance(predictor, NetworkPredictor)
         options = {"link": self.link, "generator": self.generator} if spread else {}
         scores = partial(evaluate, predictor, self.test, ood=self.ood, unpack=self.unpack, **options)
         return self._timed(f"{name}: predict", scores)

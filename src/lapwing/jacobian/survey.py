@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Inputs, Source, Unpack, count, several, take
+from lapwing.ground.data.inputs import Inputs, count, take
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import several
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError, reason_of
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.hidden import warn_of_hidden
 from lapwing.jacobian.layers.capture import NORMS, Call, Layer, Survey, captured, history, leaves, origin
 from lapwing.jacobian.layers.loose import close, right_way

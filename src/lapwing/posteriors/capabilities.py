@@ -9,7 +9,7 @@ from typing import Any, final
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Source, Unpack
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Structured
 from lapwing.linear.evidence import LogEvidence, NewtonStep

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, Source, Unpack, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import (
     ConfigError,
     ConvergenceWarning,

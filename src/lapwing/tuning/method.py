@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import Totals
-from lapwing.ground.data import Source, Unpack
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Structured
 from lapwing.linear.evidence import LogEvidence

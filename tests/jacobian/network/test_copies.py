@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Batch
+from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network import copies as module
 from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network

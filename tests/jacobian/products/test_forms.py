@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import ResNet, lenet
-from lapwing.ground.data import Batch, Data
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.forms import PRODUCTS, Form, Store, Work, even, parts
 from lapwing.likelihoods import Gaussian

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products import recording as module
 from lapwing.jacobian.products.plain import differentiated
 from lapwing.jacobian.products.recording import Recording, linearised, recorded, shape_of
 from lapwing.likelihoods import Gaussian
@@ -64,11 +65,8 @@ def test_inputs_that_are_not_tensors_are_part_of_the_shape() -> None:
     assert shape_of(Batch(x, x)) != shape_of(Batch(x.double(), x))
 
 
-def test_too_many_shapes_go_the_plain_way(
-    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "SHAPES", 2)
-    recording = executor(model())
+def test_too_many_shapes_go_the_plain_way(generator: torch.Generator, caplog: pytest.LogCaptureFixture) -> None:
+    recording = replace(executor(model()), shapes=2)
     with caplog.at_level(logging.INFO, "lapwing"):
         for n in (2, 3, 4, 5):
             check(recording, n, generator)

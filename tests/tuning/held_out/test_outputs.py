@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.data import Batch
+from lapwing.ground.data.sources import Batch
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.interpolation import weights_at
 from lapwing.tuning.held_out.outputs import Contracted, Solved, held_out_outputs

@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, bits, check_finite, ordinary, over_tensors
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Inputs, bits, ordinary, over_tensors
+from lapwing.ground.data.sources import UNPACK
 from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError, describe
-from lapwing.ground.tree import Layout, Params, together
+from lapwing.ground.layout import Layout, Params, together
 from lapwing.jacobian.network.checkpoints import without_checkpoints
 from lapwing.jacobian.network.output import Output, check_output, output_of
 from lapwing.jacobian.network.snapshot import Snapshot

@@ -22,7 +22,8 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, final
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.ground.data import Batch, Data, Inputs, chunks, take
+from lapwing.ground.data.inputs import Inputs, chunks, take
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model

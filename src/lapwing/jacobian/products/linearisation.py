@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, chunks, count
-from lapwing.ground.tree import Layout, together
+from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.data.sources import Data
+from lapwing.ground.layout import Layout, together
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.network import Network

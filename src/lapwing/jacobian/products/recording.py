@@ -15,9 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from lapwing.ground.data import Batch, over_tensors, tensors
+from lapwing.ground.data.inputs import over_tensors, tensors
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.spelled import twice_differentiable
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 SHAPES = 8
-"""Most shapes of a batch that are recorded; batches of further shapes go the plain way."""
+"""Shapes of a batch that are recorded unless another number is asked for."""
 
 
 @final
@@ -102,11 +103,13 @@ class Recording:
     Args:
         model: The network and its likelihood.
         recipes: What to record, in order of preference.
+        shapes: Most shapes of a batch that are recorded; batches of further shapes go the plain way.
         traces: What was recorded; ``None`` where nothing could be.
     """
 
     model: Model
     recipes: tuple[Recipe, ...]
+    shapes: int = SHAPES
     traces: dict[Hashable, Split | None] = field(default_factory=dict, init=False, repr=False)
 
     def prepare(self, batch: Batch) -> Halves | None:
@@ -115,9 +118,9 @@ class Recording:
         fixed = [*network.params.values(), *self._others.values(), *data]
         key = shape_of(batch)
         if key not in self.traces:
-            if len(self.traces) == SHAPES:
-                logger.info("%d shapes of a batch recorded: further ones go the plain way", SHAPES)
-            self.traces[key] = self._record(batch, fixed) if len(self.traces) < SHAPES else None
+            if len(self.traces) == self.shapes:
+                logger.info("%d shapes of a batch recorded: further ones go the plain way", self.shapes)
+            self.traces[key] = self._record(batch, fixed) if len(self.traces) < self.shapes else None
         halves = self.traces[key]
         if halves is None:
             return None

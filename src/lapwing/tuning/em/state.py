@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Archive
 from lapwing.ground.errors import DataError
+from lapwing.ground.files.archive import Archive
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
 from lapwing.tuning.hyperparameters import Hyperparameters

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.data import Batch, take
+from lapwing.ground.data.inputs import take
+from lapwing.ground.data.sources import Batch
 
 
 def evenly(batches: Sequence[Batch], examples: int) -> Iterator[Batch]:
