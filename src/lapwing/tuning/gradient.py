@@ -194,7 +194,8 @@ def newton_step(
     for Δ in log α and δ in log s, where ``p_g = w_g / (N - γ)`` and ``b = 1 + Σ_g p_g``, or beyond half of N
     ``p_g = w_g / (s misfit + γ)`` and ``b = (s misfit + Σ_g w_g) / (s misfit + γ)``.
     """
-    alpha, s = here.precisions, here.scale
+    alpha = here.precisions
+    s = here.scale
     determined = gamma.clamp_min(LEAST)
     ratio = w / determined
     slope = 1 + ratio

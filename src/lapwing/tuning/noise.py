@@ -133,8 +133,11 @@ def noises_by_evidence(posterior: Posterior, evidence: LogEvidence) -> Float[Ten
         posterior: The posterior.
         evidence: Its evidence, at the weights or at the mode.
     """
-    precisions, scale = posterior.prior_precisions, posterior.scale
-    mode = None if evidence.shift is None else evidence.shift.weights + evidence.shift.step(precisions, scale)
+    precisions = posterior.prior_precisions
+    scale = posterior.scale
+    mode: Tensor | None = None
+    if evidence.shift is not None:
+        mode = evidence.shift.weights + evidence.shift.step(precisions, scale)
     gamma = float(evidence.effective_dimensions(precisions, scale).sum())
     return output_sums(posterior, weights=mode).noises(noises_now(posterior), gamma)
 
@@ -276,7 +279,8 @@ def gathered(data: Data, examples: int) -> Iterator[Batch]:
 
 def _alike(one: Batch, other: Batch) -> bool:
     """Whether two batches can be put together: what goes with a whole batch, such as a graph, cannot."""
-    first, second = one.inputs, other.inputs
+    first = one.inputs
+    second = other.inputs
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         return False
     return first.shape[1:] == second.shape[1:] and one.targets.shape[1:] == other.targets.shape[1:]
