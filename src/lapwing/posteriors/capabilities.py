@@ -13,7 +13,8 @@ from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Structured
 from lapwing.linear.evidence import LogEvidence, NewtonStep
-from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 
 

@@ -25,7 +25,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
-from lapwing.linear.preconditioners import Chosen, balanced_by_shape
+from lapwing.linear.preconditioners import WeightedExamples, balanced_by_shape
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import Posterior, Step
@@ -333,7 +333,7 @@ class BoundSearch:
         return near.charge - mean * (log_factor - near.log_factor)
 
     @cached_property
-    def _chosen(self) -> list[Chosen]:
+    def _weighted_examples(self) -> list[WeightedExamples]:
         """Examples that stand for all, with the weight of each."""
         return balanced_by_shape(self.expectation.tangent.training.data, self.examples)
 
@@ -344,7 +344,7 @@ class BoundSearch:
         generator = torch.Generator(model.network.like.device).manual_seed(self.seed)
         total = 0.0
         with torch.no_grad():
-            for inputs, targets, weights in self._chosen:
+            for inputs, targets, weights in self._weighted_examples:
                 for place, part in chunks(inputs, max(1, BYTES // each)):
                     excess = self._excess_of(found, part, targets[place], generator)
                     total += float(excess @ weights[place].to(excess))

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, UnsupportedError, check_option
-from lapwing.linalg.spectral import decompose
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors import Posterior
 
 At: TypeAlias = Literal["weights", "mode"]
@@ -72,7 +73,7 @@ def check_definite(evidence: LogEvidence) -> None:
     complexity = evidence.complexity
     if isinstance(complexity, Spectrum):
         values = complexity.eigenvalues
-    elif complexity.curvature is not None:
+    elif isinstance(complexity, Determinant) and complexity.curvature is not None:
         values = decompose(complexity.curvature).values
     else:
         return

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, check_option, finite_evidence, warn
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors import Posterior
 from lapwing.tuning.evidence import At, evidence_at
 from lapwing.tuning.hyperparameters import BOUNDS, Hyperparameters

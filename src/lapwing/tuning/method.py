@@ -14,7 +14,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Structured
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import LinearSystem, Posterior, Step
 from lapwing.priors import Prior
 

@@ -22,7 +22,7 @@ from lapwing.jacobian.products.plain import Columnwise, differentiated
 from lapwing.jacobian.products.recording import Recording, linearised, recorded
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
 from lapwing.linear.model import Chunk, Directions
 
 
@@ -77,7 +77,7 @@ class Linearisation:
         """Raises a ``MismatchError`` when the network was written to since."""
         self.model.network.check_unchanged()
 
-    def at(self, inputs: Inputs, *, keep: bool = False) -> Chunk:
+    def on(self, inputs: Inputs, *, keep: bool = False) -> Chunk:
         """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind.
 
         Args:
@@ -135,7 +135,7 @@ class Linearisation:
             store.too_large.add(form)
         return store.visit(form, self.model.data, *self.executors[form])
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """Whether all chunks are kept in the form that so many columns take."""
         return self.choose(columns) in self.store.kept
 

@@ -27,7 +27,7 @@ from lapwing.ground.errors import (
 from lapwing.ground.files.atomic import file_at
 from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar
-from lapwing.linear.solvers import SGD, Solver
+from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
@@ -248,7 +248,7 @@ class EM:
         solver = expectation.solver_used
         if found.drawn is not None:
             warn_unless(found.drawn, solver.cure)
-        if expectation.posterior.fitted.noise is None or isinstance(solver, SGD):
+        if expectation.posterior.fitted.noise is None or solver.by_mini_batches:
             warn_unless_found(found.mode, solver)  # a parabola's is missed by rounding alone
         gamma = found.dimensions.groups
         errors = found.dimensions.errors

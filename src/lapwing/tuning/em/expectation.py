@@ -15,8 +15,10 @@ from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import LogEvidence
-from lapwing.linear.problem import Known, Perturbation, Problem
-from lapwing.linear.solvers import CG, SGD, Solver
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.preconditioners.base import GivenCurvature
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import CG, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import LinearSystem, Posterior, Step
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
@@ -35,9 +37,9 @@ def warn_unless_found(mode: Mode, solver: Solver) -> None:
         mode: What was found.
         solver: What found it.
     """
-    if mode.converged or (mode.stopped == "stagnated" and not isinstance(solver, SGD)):
+    if mode.converged or (mode.stopped == "stagnated" and not solver.by_mini_batches):
         return
-    cure = solver.cure if isinstance(solver, SGD) else "Validation(data), or a stronger prior to start from"
+    cure = solver.cure if solver.by_mini_batches else "Validation(data), or a stronger prior to start from"
     warn(
         f"the last mode of the linear model has a relative gradient of {mode.gradient:.1e} after {mode.iterations} "
         f"steps, above its tolerance: it is at most so far from the mode, relatively. Try {cure}",
@@ -139,7 +141,7 @@ class Expectation(Generic[Q]):
         if self.posterior.system is not None:
             return self.posterior.system.solver
         curvature = self.posterior.stored_curvature
-        return CG(preconditioner=None if curvature is None else Known(curvature))
+        return CG(preconditioner=None if curvature is None else GivenCurvature(curvature))
 
     def first(self) -> State:
         """The state before the first expectation; draws of a sampled posterior have the noise of its own, first.
@@ -165,7 +167,7 @@ class Expectation(Generic[Q]):
         with torch.no_grad():
             if lacking:
                 generator = torch.Generator().manual_seed(self.seed)
-                parts.append(problem.perturbation(lacking, generator=generator))
+                parts.append(Perturbation.drawn(problem, lacking, generator=generator))
             return Perturbation.joined(parts)
 
     def check(self, state: State) -> None:
@@ -188,9 +190,9 @@ class Expectation(Generic[Q]):
         columns = 1 if system is None else self.samples
         with torch.no_grad():
             if system is not None:
-                solver.prepared(system.problem)
-                problem.kept.update(system.problem.kept)
-            solver.prepared(problem)
+                solver.preconditioner_of(system.problem)
+                problem.curvature_cache.update(system.problem.curvature_cache)
+            solver.preconditioner_of(problem)
             for _ in model.visit(columns):
                 pass
 
@@ -228,7 +230,7 @@ class Expectation(Generic[Q]):
             float(state.scale),
             solver=solver,
             initial=self._start(state),
-            rtol=None if isinstance(solver, SGD) else rtol,
+            rtol=None if solver.by_mini_batches else rtol,
             progress=progress,
         )
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
@@ -267,16 +269,13 @@ class Expectation(Generic[Q]):
         return Expected(state, mode, norms, dimensions, drawn=replace(drawn, value=largest))
 
     def _solver_of_draws(self, problem: Problem, b: Float[Tensor, "d k"], rtol: float) -> Solver:
-        """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
+        """What solves for draws: where it was given no tolerance only as exactly as a step needs.
 
         In the units of the prior a draw has a length of at most about √d, and is off by at most its residual over the
         root of the smallest precision.
         """
-        solver = self.solver_used
-        if not isinstance(solver, CG) or solver.rtol is not None:
-            return solver
         longest = (b.numel() * float(problem.prior.values.min())) ** 0.5
-        return replace(solver, rtol=max(solver.tolerance(b.dtype), rtol * longest / float(b.norm())))
+        return self.solver_used.loosely(rtol * longest / float(b.norm()), b.dtype)
 
     def prior(self, state: State) -> Diagonal:
         """The prior precision A at a state."""

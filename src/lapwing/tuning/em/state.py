@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import DataError
 from lapwing.ground.files.archive import Archive
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import Step
 from lapwing.tuning.hyperparameters import Hyperparameters
 
