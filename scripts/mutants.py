@@ -230,7 +230,7 @@ MUTANTS = (
         "forget",
         "linear/solvers/stochastic/test_dual.py",
     ),
-    m("tuning/ascent.py:newton", "step = step / 2", "step = step / 1", "tuning/test_ascent.py"),
+    m("tuning/gradient.py:newton", "step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
     m(
         "linear/evidence.py:NewtonStep.step",
         "prior = (precisions[self.group] * self._relative).to(self.weights)",
@@ -421,22 +421,22 @@ MUTANTS = (
     ),
     # tuning
     m(
-        "tuning/choices.py:fixed_point",
+        "tuning/fixed_point.py:fixed_point",
         "alpha = (gamma / norms.clamp_min(least)).clamp(*BOUNDS)",
         "alpha = (2 * gamma / norms.clamp_min(least)).clamp(*BOUNDS)",
-        "tuning/test_ascent.py",
+        "tuning/test_fixed_point.py",
     ),
     m(
-        "tuning/choices.py:fixed_point",
+        "tuning/fixed_point.py:fixed_point",
         "((observations - total) / misfit.clamp_min(least)).clamp",
         "((observations + total) / misfit.clamp_min(least)).clamp",
-        "tuning/test_ascent.py",
+        "tuning/test_fixed_point.py",
     ),
     m(
-        "tuning/choices.py:fixed_point",
+        "tuning/fixed_point.py:fixed_point",
         "(observations / (misfit + total / scale)).clamp",
         "(observations / (misfit + total)).clamp",
-        "tuning/test_ascent.py",
+        "tuning/test_fixed_point.py",
     ),
     # methods
     m(

@@ -27,7 +27,7 @@ from benchmarks.tasks import Task, moments, probabilities
 from lapwing.evaluation.baselines import Map
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.predictive import Moments
-from lapwing.tuning.mixup import FACTORS
+from lapwing.tuning.held_out.mixup import FACTORS
 from studies.links import losses
 from studies.pairs import recipes
 

@@ -13,7 +13,7 @@ from lapwing.comparison import compare, likelihood_of, recipes
 from lapwing.evaluation.baselines import Map
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
-from lapwing.tuning.choices import P
+from lapwing.tuning.method import P
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
 from tests.modules import Counting

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.jacobian.network.invariance import normalised
 from lapwing.linear.tangent import Mode, Tangent
-from lapwing.tuning.choices import at_mode
+from lapwing.tuning.evidence import at_mode
 from tests.laws.test_rescaling import EPS, rescaled
 from tests.posterior_cases import Linearised, Problem, labels, normal, problem, seeded
 

@@ -13,21 +13,21 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.ground.progress import Bar
 from lapwing.tuning import elbo, evidence_at
-from lapwing.tuning.elbo import Bounded, Climb
-from lapwing.tuning.expectation import Expectation
-from lapwing.tuning.method import default
+from lapwing.tuning.elbo import BoundPoint, BoundSearch
+from lapwing.tuning.em.expectation import Expectation
+from lapwing.tuning.tune import default
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
 NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "images", "tokens")
 
 
-def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[Bounded]:
+def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[BoundPoint]:
     """The bound at some precisions, each from the one before."""
-    climb = Climb(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, Bar("ELBO"))
-    points: list[Bounded] = []
+    search = BoundSearch(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, Bar("ELBO"))
+    points: list[BoundPoint] = []
     for log_factor in log_factors:
-        points.append(climb.at(log_factor, points[-1] if points else None))
+        points.append(search.attempt(log_factor, points[-1] if points else None))
     return points
 
 
@@ -185,8 +185,8 @@ def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyP
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
     excesses = []
     for k in (2, 30):
-        climb = Climb(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, Bar("ELBO"))
-        excesses.append(climb._excess(climb.at(-2.0, None).found))
+        search = BoundSearch(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, Bar("ELBO"))
+        excesses.append(search._excess(search.attempt(-2.0, None).found))
     assert excesses[0] == pytest.approx(excesses[1], rel=0.1)
 
 
@@ -219,8 +219,8 @@ def test_of_many_outputs_the_bound_makes_no_covariance_and_few_examples_at_a_tim
     monkeypatch.setattr("lapwing.moments.wide.MAX_BYTES", 300**2)
     monkeypatch.setattr(elbo, "BYTES", 2 * elbo.OUTPUTS * 300 * elbo.DRAWN)
     sizes: list[int] = []
-    excess_of = Climb._excess_of
-    monkeypatch.setattr(Climb, "_excess_of", lambda *args: sizes.append(len(args[3])) or excess_of(*args))
+    excess_of = BoundSearch._excess_of
+    monkeypatch.setattr(BoundSearch, "_excess_of", lambda *args: sizes.append(len(args[3])) or excess_of(*args))
     (found,) = tried(posterior)
     assert sizes == [2, 2, 1]
     assert found.charge == whole.charge and abs(found.bound - whole.bound) < 0.01 * abs(whole.bound)

@@ -14,8 +14,9 @@ import lapwing as lw
 from lapwing.ground.progress import Bar
 from lapwing.metrics import nll
 from lapwing.tuning import elbo
-from lapwing.tuning.elbo import Climb
-from lapwing.tuning.expectation import Expectation, State
+from lapwing.tuning.elbo import BoundSearch
+from lapwing.tuning.em.expectation import Expectation
+from lapwing.tuning.em.state import State
 from tests.posterior_cases import normal
 
 
@@ -59,11 +60,11 @@ def test_draws_choose_what_the_exact_posterior_chooses() -> None:
     assert 0.6 < float(ours / theirs) < 1.7
 
 
-def uphill(posterior: lw.Posterior) -> Climb:
+def uphill(posterior: lw.Posterior) -> BoundSearch:
     """A search that has ended."""
     expectation = Expectation(posterior, "simplified", None, 16, "auto", 1e-3, 0)
-    way = Climb(expectation, 1000, 0, Bar("ELBO"))
-    assert way.up(20) is way.best
+    way = BoundSearch(expectation, 1000, 0, Bar("ELBO"))
+    assert way.run(20) is way.best
     return way
 
 
@@ -97,15 +98,15 @@ def test_draws_are_kept_of_few_of_the_precisions_tried(monkeypatch: pytest.Monke
     """Before each new precision: those of the first, and of the last and the best, which are one on the way up."""
     made: list[weakref.ref] = []
     alive: list[int] = []
-    expect = Expectation.at
+    expect = Expectation.expect
 
-    def at(expectation: Expectation, state: State, progress: bool | None = None):
+    def counted(expectation: Expectation, state: State, progress: bool | None = None):
         alive.append(sum(draws() is not None for draws in made))
         found = expect(expectation, state, progress)
         made.append(weakref.ref(found.state.draws))
         return found
 
-    monkeypatch.setattr(Expectation, "at", at)
+    monkeypatch.setattr(Expectation, "expect", counted)
     model, x, y = certain()
     laplace = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=lw.Sampled(4))
     lw.tune(laplace.fit(model, (x, y)), lw.ELBO(samples=4, examples=10))

@@ -8,7 +8,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.structures.weights import Selection
-from lapwing.tuning.expectation import natural_target
+from lapwing.tuning.elbo import natural_target
 from tests.posterior_cases import normal, problem
 
 

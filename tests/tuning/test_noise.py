@@ -207,7 +207,7 @@ def test_draws_under_a_prior_of_several_precisions_give_each_output_its_share() 
     prior = lw.DiagonalPrior(torch.tensor([100.0, 1.0, 0.01]).double().repeat_interleave(INPUTS))
     model = seeded(lambda: nn.Linear(INPUTS, 3, bias=False))
     drawn, exact = (
-        lw.EM(samples=256).own_noises(lw.Laplace(lw.Gaussian(), structure=structure, prior=prior).fit(model, (x, y)))
+        lw.EM(samples=256).noises(lw.Laplace(lw.Gaussian(), structure=structure, prior=prior).fit(model, (x, y)))
         for structure in (lw.MatrixFree(lw.CG()), FULL)
     )
     torch.testing.assert_close(drawn, exact, rtol=0.1, atol=0.0)

@@ -31,7 +31,7 @@ from lapwing.linear.model import Chunk
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG, Perturb, Solver
 from lapwing.linear.tangent import Tangent
-from lapwing.posteriors import Step
+from lapwing.posteriors import Capabilities, LinearSystem, Step
 from lapwing.posteriors.iterative import warn_unless
 from lapwing.priors import GPrior, Prior
 from lapwing.structures import LowRank
@@ -49,7 +49,7 @@ DRAWS = 256
 
 @final
 @dataclass(frozen=True, eq=False)
-class ImagePosterior:
+class ImagePosterior(Capabilities):
     """``N(x̃, J (b JᵀTᵀT J + A)⁻¹ Jᵀ)`` over images: the network's, with the error bars of its linear model.
 
         x_j = J Λ⁻¹ (√b JᵀTᵀ ε₁ + A^½ ε₂)                       (Antorán 2024, section 7.2 and algorithm 6, corrected)
@@ -139,7 +139,7 @@ class ImagePosterior:
         return cls(observed, known, likelihood, solver, samples, seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; the problem is made again, and draws are drawn again from their seed."""
+        """What pickle and ``copy`` take: the fields, with a problem yet to be made; draws are drawn again, from their seed."""
         state = {each.name: getattr(self, each.name) for each in fields(self)}
         return state | {"latest_problem": Shared[Problem]()}
 
@@ -292,6 +292,15 @@ class ImagePosterior:
         else:
             problem = before.with_prior(prior, self.noise_scale)
         return self.latest_problem.replaced(problem, self.observed)
+
+    @property
+    def system(self) -> LinearSystem:
+        """See ``Capabilities.system``."""
+        return LinearSystem(self.problem, self.solver)
+
+    def weights_fingerprint(self) -> str:
+        """What tells the weights where the network was made linear from others."""
+        return f"weights {float(self.observed.weights.double().sum()):.12g} in sum"
 
     @property
     def training(self) -> Observed:

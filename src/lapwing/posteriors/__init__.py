@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.capabilities import Capabilities, LinearSystem
 from lapwing.posteriors.effective_dimension import Estimator
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.function_space import FunctionPosterior
@@ -14,10 +15,12 @@ from lapwing.posteriors.step import Step
 from lapwing.posteriors.weight_space import WeightPosterior
 
 __all__ = [
+    "Capabilities",
     "Estimator",
     "ExactPosterior",
     "FunctionPosterior",
     "IterativePosterior",
+    "LinearSystem",
     "MatrixFreePosterior",
     "NystromPosterior",
     "NystromReport",

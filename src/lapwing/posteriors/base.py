@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.fold import Totals, check_same
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
-from lapwing.ground.data.sources import Data
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import several
 from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
@@ -32,6 +33,7 @@ from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
+from lapwing.posteriors.capabilities import Capabilities
 from lapwing.posteriors.predictor import NetworkPredictor
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
 from lapwing.posteriors.step import Step
@@ -54,7 +56,7 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Posterior(NetworkPredictor, abc.ABC):
+class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     """A Gaussian around a trained network.
 
     Args:
@@ -287,6 +289,39 @@ class Posterior(NetworkPredictor, abc.ABC):
         _ = self.model.data  # refuses a posterior without its training data
         found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
         return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
+
+    def with_training_data(self: P, source: Source, unpack: Unpack | None = None) -> P:
+        """The posterior with training data that were given later.
+
+        Args:
+            source: The training data.
+            unpack: Splits one element of them into inputs and targets.
+
+        Raises:
+            DataError: If they are not those of the fit.
+        """
+        data = Data(source, like=self.network.like, unpack=unpack, shared=several())
+        model = replace(self.model, source=data)
+        check_same(model, self.totals)
+        return replace(self, model=model)
+
+    def outputs_at(
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[Any]
+    ) -> Sequence[Moments | WideMoments]:
+        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing.
+
+        Raises:
+            UnsupportedError: If the posterior has no ``separate_places``.
+        """
+        raise UnsupportedError(
+            "a posterior that has outputs at some positions apart from the others",
+            f"a {type(self).__name__}",
+            "outputs_each, which has them at all positions",
+        )
+
+    def weights_fingerprint(self) -> str:
+        """What tells the trained weights from others."""
+        return self.network.fingerprint()
 
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""

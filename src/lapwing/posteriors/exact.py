@@ -33,6 +33,11 @@ class ExactPosterior(Posterior):
 
     shared_evidence: Shared[LogEvidence] = field(default_factory=Shared[LogEvidence], kw_only=True, metadata=UNRECORDED)
 
+    @property
+    def exact(self) -> bool:
+        """See ``Capabilities.exact``."""
+        return True
+
     @working("evidence")
     def log_marginal(self) -> float:
         """Log evidence, nats; see ``Posterior.log_marginal``.

@@ -15,6 +15,7 @@ from lapwing.linalg import Diagonal, Operator
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors.base import Posterior
+from lapwing.posteriors.capabilities import LinearSystem
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,6 +43,11 @@ class IterativePosterior(Posterior):
         else:
             problem = before.with_prior(prior, self.noise_scale)
         return self.latest_problem.replaced(problem, self.model)
+
+    @property
+    def system(self) -> LinearSystem:
+        """See ``Capabilities.system``."""
+        return LinearSystem(self.problem, self.solver)
 
     @property
     def precision_operator(self) -> Operator:

@@ -187,6 +187,11 @@ class SampledPosterior(IterativePosterior):
             squares=Shared[Tensor](),
         )
 
+    @property
+    def draw_noise(self) -> Perturbation:
+        """See ``Capabilities.draw_noise``."""
+        return self.perturbation
+
     def starting_from(self, draws: Float[Tensor, "d m"]) -> SampledPosterior:
         """The posterior whose first solves start at draws with the same noise, in units of the prior: ``A^½ ζ``.
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
@@ -147,6 +147,11 @@ class WeightPosterior(ExactPosterior):
         """The posterior precision Λ as an operator."""
         return self.precision.operator
 
+    @property
+    def stored_curvature(self) -> Structured:
+        """See ``Capabilities.stored_curvature``."""
+        return self.held.operator
+
     @cached_property
     def mode_shift(self) -> NewtonStep | None:
         """How the mode of the linear model moves with prior and noise; ``None`` where no score was kept."""
@@ -179,7 +184,7 @@ class WeightPosterior(ExactPosterior):
 
     @property
     def leaves_out_correlations(self) -> bool:
-        """Whether the precision is that of independent layers or weights."""
+        """See ``Capabilities.leaves_out_correlations``."""
         return isinstance(self.held.operator, BlockDiagonal | Diagonal)
 
     def _moments(
@@ -230,12 +235,17 @@ class WeightPosterior(ExactPosterior):
                 bar.update(moved.shape[-1])
         return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
 
+    @property
+    def separate_places(self) -> bool:
+        """See ``Capabilities.separate_places``."""
+        return True
+
     @undisturbed()
     @working("predict")
     def outputs_at(
-        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[WeightPosterior]
+        self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[Any]
     ) -> Sequence[Moments | WideMoments]:
-        """``outputs_each`` at some event positions, counted over all axes, which become one; others cost nothing."""
+        """See ``Posterior.outputs_at``."""
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._moments(inputs, choices, places)

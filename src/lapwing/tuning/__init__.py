@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from lapwing.tuning.choices import At, evidence_at
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.em import EM
-from lapwing.tuning.evidence import EvidenceGradient, MacKay
-from lapwing.tuning.method import Method, tune
-from lapwing.tuning.mixup import Mixup
-from lapwing.tuning.validation import Validation
+from lapwing.tuning.evidence import At, evidence_at
+from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.held_out import Mixup, Validation
+from lapwing.tuning.mackay import MacKay
+from lapwing.tuning.method import Method
+from lapwing.tuning.tune import tune
 
 __all__ = [
     "ELBO",

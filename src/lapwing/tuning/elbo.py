@@ -14,18 +14,32 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.data.sources import Source, Unpack
-from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
+from lapwing.ground.errors import (
+    ConfigError,
+    ConvergenceWarning,
+    check_count,
+    check_kind,
+    check_option,
+    finite_evidence,
+    warn,
+)
 from lapwing.ground.progress import Bar
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linear.preconditioners import WeightedExamples, balanced_by_shape
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
-from lapwing.posteriors import ExactPosterior, Posterior, Step
+from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import FactorMoments, Moments, WideMoments
-from lapwing.tuning.ascent import climb
-from lapwing.tuning.choices import BOUNDS, P, chosen, ended
+from lapwing.structures.weights import last_layer
 from lapwing.tuning.em import EM
-from lapwing.tuning.expectation import Expectation, Expected, State, natural_target, warn_unless_found, with_data
-from lapwing.tuning.search import vertex
+from lapwing.tuning.em.expectation import Expectation, Expected, warn_unless_found
+from lapwing.tuning.em.state import State
+from lapwing.tuning.gradient import climb
+from lapwing.tuning.hyperparameters import BOUNDS, Hyperparameters
+from lapwing.tuning.method import P
+from lapwing.tuning.noise import NoiseRule
+from lapwing.tuning.parabola import vertex
+from lapwing.tuning.result import result_of, with_hyperparameters
 
 logger = logging.getLogger(__name__)
 
@@ -132,37 +146,30 @@ class ELBO:
         Warns:
             ConvergenceWarning: If the bound still grew after ``steps`` precisions, or the last mode was not found.
         """
-        posterior = with_data(posterior, self.data, self.unpack)
+        if self.data is not None:
+            posterior = posterior.with_training_data(self.data, self.unpack)
         if posterior.fitted.noise is not None:
             return self._em.tune(posterior, progress)
         target = natural_target(posterior) if self.target is None else self.target
         expectation = Expectation[Posterior](posterior, target, self.solver, self.samples, "auto", RTOL, self.seed)
         with Bar("ELBO", most=self.steps, unit="precisions", progress=progress) as bar:
-            way = Climb(expectation, self.examples, self.seed, bar)
+            search = BoundSearch(expectation, self.examples, self.seed, bar)
             try:
-                best = way.up(self.steps)
+                best = search.run(self.steps)
             except KeyboardInterrupt:
-                if way.best is None:
+                if search.best is None:
                     raise
-                best = way.best
-                said = f"interrupted after {len(way.trace)} precisions: the best of them is taken"
+                best = search.best
+                said = f"interrupted after {len(search.trace)} precisions: the best of them is taken"
                 warn(said, ConvergenceWarning)
         warn_unless_found(best.found.mode, expectation.solver_used)
-        there, trace = best.found.state, (*way.trace, best.step(posterior))
-        return ended(posterior, there.precisions, posterior.scale, trace, there.draws, noisy=False)
+        there = Hyperparameters(best.found.state.precisions, posterior.scale)
+        trace = (*search.trace, best.step(posterior))
+        return result_of(posterior, there, trace, best.found.state.draws, with_noise=False)
 
-    @property
-    def noisy(self) -> bool:
-        """Whether the noise of a Gaussian likelihood is chosen."""
-        return True
-
-    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
-        """See ``EM.own_noises``."""
-        return self._em.own_noises(posterior)
-
-    def for_prior(self) -> EM:
-        """What takes its place for Gaussian noise, for the prior alone."""
-        return self._em.for_prior()
+    def noise_rule(self) -> NoiseRule | None:
+        """See ``EM.noise_rule``."""
+        return self._em.noise_rule()
 
     @property
     def _em(self) -> EM:
@@ -171,9 +178,24 @@ class ELBO:
         return EM(samples=self.samples, steps=self.steps, target=target, solver=self.solver, seed=self.seed)
 
 
+def natural_target(posterior: Posterior) -> Target:
+    """Simplified where outputs have no noise of their own and the last layer is linear and uncertain, else affine."""
+    network = posterior.network
+    data = posterior.training.data
+    if isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian):
+        return "affine"
+    if not network.tied:  # the last layer, by a name of its own
+        return "simplified"
+    try:
+        head = last_layer(network.whole, data)
+    except ConfigError:
+        return "affine"
+    return "simplified" if network.index is None and set(head) <= set(network.names) else "affine"
+
+
 @final
 @dataclass(frozen=True, eq=False)
-class Bounded:
+class BoundPoint:
     """The bound at some precisions.
 
     Args:
@@ -195,7 +217,7 @@ class Bounded:
 
 @final
 @dataclass(eq=False)
-class Climb:
+class BoundSearch:
     """The way up: of the precisions tried it keeps the bounds and the steps, and of the best alone mode and draws.
 
     Args:
@@ -212,53 +234,66 @@ class Climb:
     examples: int
     seed: int
     bar: Bar
-    best: Bounded | None = None
+    best: BoundPoint | None = None
     bounds: dict[float, float] = field(default_factory=dict)
     trace: list[Step] = field(default_factory=list)
 
-    def up(self, steps: int) -> Bounded:
+    def run(self, steps: int) -> BoundPoint:
         """The largest bound.
 
         Args:
             steps: Most precisions tried.
         """
         self.expectation.prepare()
-        first = self.best = self.at(0.0, None)
+        first = self.attempt(0.0, None)
         if not self._walk(first, STRIDE, steps):
             self._walk(first, -STRIDE, steps)
-        if len(self.trace) >= steps and self.best.log_factor == list(self.bounds)[-1]:
+        best = self._best()
+        if len(self.trace) >= steps and best.log_factor == list(self.bounds)[-1]:
             warn(
                 f"the evidence lower bound was still growing after {steps} precisions. Try a prior nearer to "
-                f"{self.best.found.state.precisions.tolist()[:3]}, or a larger steps=",
+                f"{best.found.state.precisions.tolist()[:3]}, or a larger steps=",
                 ConvergenceWarning,
             )
         top = vertex((place, -bound) for place, bound in self.bounds.items())
         if top is not None:
-            self.at(top[0], self.best)
+            self.attempt(top[0], best)
+        return self._best()
+
+    def _best(self) -> BoundPoint:
+        assert self.best is not None
         return self.best
 
-    def _walk(self, first: Bounded, stride: float, steps: int) -> bool:
+    def _walk(self, first: BoundPoint, stride: float, steps: int) -> bool:
         """Go on from the first point while the bound grows; to weaker priors, where it is flat too. Whether it did."""
         here = first
         while len(self.trace) < steps:
-            there = self.at(here.log_factor + stride, here)
+            there = self.attempt(here.log_factor + stride, here)
             grown = there.bound - here.bound
             if grown < -LITTLE or (grown < LITTLE and stride > 0):
                 break
             here = there
         return here is not first
 
-    def at(self, log_factor: float, near: Bounded | None) -> Bounded:
-        """Try precisions, their solves started from those of a point nearby."""
+    def attempt(self, log_factor: float, near: BoundPoint | None) -> BoundPoint:
+        """The bound at other precisions, the solves started from those of a point nearby.
+
+            L = -Σ_i ℓ(y_i, h(w*)) - excess - ½ (|w*|²_A + log det(I + A⁻¹ G) - γ)
+
+        Args:
+            log_factor: Logarithm of the precisions over those of the start.
+            near: The point; ``None`` for the start itself.
+        """
         state = self._start if near is None else near.found.state
         precisions = (self._start.precisions * math.exp(log_factor)).clamp(*BOUNDS)
-        found = self.expectation.at(replace(state, precisions=precisions))
+        found = self.expectation.expect(replace(state, precisions=precisions))
         self.bar.check()
         charge = self._charge(found, log_factor, near)
-        complexity = 0.5 * (float((precisions * found.norms).sum()) + charge - found.gamma)
+        norm = float((precisions * found.norms).sum())
+        complexity = 0.5 * (norm + charge - found.gamma)
         bound = finite_evidence(-found.mode.nll - self._excess(found) - complexity, "lower bound on the log evidence")
         logger.debug("ELBO %.6g at %s, complexity %.4g", bound, precisions, complexity)
-        there = Bounded(log_factor, bound, charge, found)
+        there = BoundPoint(log_factor, bound, charge, found)
         if self.best is None or bound > self.best.bound:
             self.best = there
         self.bounds[log_factor] = bound
@@ -272,27 +307,34 @@ class Climb:
 
         Where these are certain it has no maximum: not below MacKay's ``γ / |θ̃_g|²`` of a single direction.
         """
-        state, posterior = self.expectation.first(), self.expectation.posterior
-        if not isinstance(posterior, ExactPosterior):
+        state = self.expectation.first()
+        evidence = self.expectation.posterior.evidence
+        if evidence is None:
             return state
-        *_, best = climb(posterior.evidence, state.precisions, state.scale, noisy=False, steps=100)
-        of_one_direction = 1 / posterior.evidence.square_norms.clamp_min(1 / BOUNDS[1])
-        return replace(state, precisions=(HEAD_START * best.precisions.maximum(of_one_direction)).clamp(*BOUNDS))
+        *_, top = climb(evidence, state.hyperparameters, with_noise=False, steps=100)
+        of_one_direction = 1 / evidence.square_norms.clamp_min(1 / BOUNDS[1])
+        precisions = HEAD_START * top.hyperparameters.precisions.maximum(of_one_direction)
+        return replace(state, precisions=precisions.clamp(*BOUNDS))
 
-    def _charge(self, found: Expected, log_factor: float, near: Bounded | None) -> float:
-        """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ."""
+    def _charge(self, found: Expected, log_factor: float, near: BoundPoint | None) -> float:
+        """``log det(I + A⁻¹ G)``: exact, or along the way from another point the integral of -γ.
+
+        Between two points γ is taken for an exponential of the log factor, whose mean is ``(γ - γ') / log(γ / γ')``.
+        """
         if found.evidence is not None:
             with torch.no_grad():
                 return float(found.evidence.complexity.log_det_ratio(found.state.precisions, found.state.scale))
         if near is None:
             return 0.0
-        here, there = found.gamma, near.found.gamma
+        here = found.gamma
+        there = near.found.gamma
         ratio = math.log(here / there)
         mean = (here - there) / ratio if abs(ratio) > 1e-6 else here
         return near.charge - mean * (log_factor - near.log_factor)
 
     @cached_property
-    def _chosen(self) -> list[WeightedExamples]:
+    def _weighted_examples(self) -> list[WeightedExamples]:
+        """Examples that stand for all, with the weight of each."""
         return balanced_by_shape(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected) -> float:
@@ -302,7 +344,7 @@ class Climb:
         generator = torch.Generator(model.network.like.device).manual_seed(self.seed)
         total = 0.0
         with torch.no_grad():
-            for inputs, targets, weights in self._chosen:
+            for inputs, targets, weights in self._weighted_examples:
                 for place, part in chunks(inputs, max(1, BYTES // each)):
                     excess = self._excess_of(found, part, targets[place], generator)
                     total += float(excess @ weights[place].to(excess))
@@ -323,10 +365,11 @@ class Climb:
 
     def _outputs(self, found: Expected, inputs: Inputs) -> Moments | WideMoments:
         """Outputs with the covariance ``J Λ⁻¹ Jᵀ`` of each example, in the precision of the network."""
-        posterior, state = self.expectation.posterior, found.state
+        posterior = self.expectation.posterior
+        state = found.state
         if state.draws is None:
-            choice = chosen(posterior, state.precisions, state.scale, ())
-            return posterior.outputs_each(inputs, [choice])[0]
+            there = with_hyperparameters(posterior, state.hyperparameters)
+            return posterior.outputs_each(inputs, [there])[0]
         draws = self.expectation.prior(state).inverse_root() @ state.draws
         mean, moved = posterior.pushed(inputs, draws)
         return FactorMoments(mean, moved / draws.shape[1] ** 0.5)

@@ -1,31 +1,24 @@
-"""What every way to choose hyper-parameters answers, and how they are called."""
+"""What every way to choose hyper-parameters answers, and what it asks of a posterior."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from lapwing.ground.data.sources import Source
-from lapwing.ground.distributed import check_alike
-from lapwing.ground.errors import check_kind
-from lapwing.ground.files.records import checksum
-from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
-from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
-from lapwing.linalg import BlockDiagonal, Diagonal
-from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior
-from lapwing.tuning.choices import P
-from lapwing.tuning.elbo import ELBO
-from lapwing.tuning.evidence import EvidenceGradient
-from lapwing.tuning.mixup import Mixup, mixable
-from lapwing.tuning.noise import ByOutput, tuned_by_output
-from lapwing.tuning.validation import Validation
+from jaxtyping import Float
+from torch import Tensor
 
-T = TypeVar("T")
+from lapwing.curvature.fold import Totals
+from lapwing.ground.data.sources import Source, Unpack
+from lapwing.likelihoods import Likelihood
+from lapwing.linalg import Structured
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.model import LinearModel
+from lapwing.linear.perturbation import Perturbation
+from lapwing.posteriors import LinearSystem, Posterior, Step
+from lapwing.priors import Prior
 
-OWN = ("data", "unpack", "checkpoint")
-"""Fields of a method that each process may have its own of."""
+P = TypeVar("P", bound=Posterior)
+Q = TypeVar("Q", bound="Posterior | LinearPosterior")
 
 
 @runtime_checkable
@@ -38,96 +31,84 @@ class Method(Protocol):
 
 
 @runtime_checkable
-class SelfTuned(Protocol):
-    """A posterior of another kind, which knows how its hyper-parameters are chosen."""
+class LinearPosterior(Protocol):
+    """What expectation maximisation asks of a posterior: that of a network, or of any Gaussian linear model."""
 
-    def tuned(self, method: Any, progress: bool | None) -> Any:
-        """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
+    @property
+    def prior(self) -> Prior:
+        """p(θ)."""
         ...
 
+    @property
+    def fitted(self) -> Likelihood:
+        """The likelihood G was computed with."""
+        ...
 
-@undisturbed()
-def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
-    """A posterior with a better prior precision, and with it a better link or noise precision.
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood now."""
+        ...
 
-    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
-    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
-    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
+    @property
+    def totals(self) -> Totals:
+        """Sums over the data at the weights where the model was made linear."""
+        ...
 
-    Args:
-        posterior: The posterior.
-        method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
-            ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
-            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
-            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels and for real
-            targets, by ``EvidenceGradient()``: the noise must be that of the network, whose outputs predictions have
-            for their mean, and the linear model, trained anew, fits the data better than it.
-            ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
-            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
-            ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
-        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
+    @property
+    def training(self) -> LinearModel:
+        """The linear model with its data."""
+        ...
 
-    Returns:
-        The posterior at the chosen values; its ``trace`` has grown by the steps taken.
+    @property
+    def prior_precisions(self) -> Float[Tensor, " g"]:
+        """Prior precision of each group, float64."""
+        ...
 
-    Raises:
-        ConfigError: If there is no such method, or the best values are not positive and finite.
-        DataError: If processes that share the data differ in the method.
-        MismatchError: If the network was written to since the fit.
-        UnsupportedError: If the method needs what the posterior has not.
+    @property
+    def noise_scale(self) -> float:
+        """Noise precision relative to the fitted one."""
+        ...
 
-    Cost:
-        That of the method; ``Mixup()``, ``ELBO()`` and ``EM()`` read the training data, more than once.
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> LinearPosterior:
+        """The posterior with another prior and noise."""
+        ...
 
-    Example:
-        >>> import torch
-        >>> import lapwing as lw
-        >>> x = torch.randn(50, 2)
-        >>> y = x.sum(1, keepdim=True) + 0.5 * torch.randn(50, 1)
-        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, y))
-        >>> tuned = lw.tune(posterior)
-        >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
-        True
-    """
-    with working("tune", progress):
-        return _tuned(posterior, method, progress)
+    def weights_fingerprint(self) -> str:
+        """What tells the weights where the model was made linear from others."""
+        ...
 
+    @property
+    def evidence(self) -> LogEvidence | None:
+        """See ``Capabilities``."""
+        ...
 
-def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) -> T:
-    """The posterior with the values that a method chose; see ``tune``."""
-    if isinstance(posterior, SelfTuned):
-        return posterior.tuned(method, progress)
-    check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
-    fitted = cast(Posterior, posterior)
-    if method is None:
-        method = default(fitted)
-    elif isinstance(method, Iterable) and not isinstance(method, str):
-        method = Validation(method)
-    hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
-    check_kind("the method", method, (Method,), hint)
-    fitted.network.check_unchanged()
-    if fitted.data is not None and fitted.data.shared:
-        check_alike(True, checksum(chosen(method)), "method to tune by", "the same choices in each")
-    if isinstance(method, ByOutput):
-        return cast(Any, tuned_by_output(fitted, method, progress))
-    return cast(Any, method).tune(fitted, progress)
+    @property
+    def stored_curvature(self) -> Structured | None:
+        """See ``Capabilities``."""
+        ...
 
+    def mode_step(self) -> Float[Tensor, " d"] | None:
+        """See ``Capabilities``."""
+        ...
 
-def chosen(method: object) -> object:
-    """What a method is, its data aside: its name and its choices."""
-    if not is_dataclass(method):
-        return method
-    return type(method).__name__, [getattr(method, each.name) for each in fields(method) if each.name not in OWN]
+    @property
+    def system(self) -> LinearSystem | None:
+        """See ``Capabilities``."""
+        ...
 
+    @property
+    def draw_noise(self) -> Perturbation | None:
+        """See ``Capabilities``."""
+        ...
 
-def default(posterior: Posterior) -> Method:
-    """The method for those who have no opinion."""
-    if posterior.likelihood.labels and posterior.likelihood.event_dim > 1 and isinstance(posterior, ExactPosterior):
-        return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
-    alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
-    if posterior.likelihood.labels and not alone and (posterior.data is None or mixable(posterior)):
-        return Mixup()
-    if not (isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian) and isinstance(posterior, ExactPosterior)):
-        return ELBO()
-    held = posterior.held.operator if isinstance(posterior, WeightPosterior) else None
-    return EvidenceGradient(noise="residuals" if isinstance(held, BlockDiagonal | Diagonal) else True)
+    def starting_from(self, draws: Float[Tensor, "d m"]) -> LinearPosterior:
+        """See ``Capabilities``."""
+        ...
+
+    def with_training_data(self, source: Source, unpack: Unpack | None = None) -> LinearPosterior:
+        """See ``Capabilities``."""
+        ...
+
+    def check_noise_free(self) -> None:
+        """See ``Capabilities``."""
+        ...

@@ -11,9 +11,9 @@ effective dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, cast, final, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -22,15 +22,18 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks, concatenated
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
-from lapwing.tuning.choices import BOUNDS, P, at_end, distance
+from lapwing.tuning.fixed_point import distance
+from lapwing.tuning.hyperparameters import BOUNDS, at_end
+from lapwing.tuning.method import Method, P
 
 ROUNDS = 30
 """Most times the curvature is computed again."""
 
 TOLERANCE = 1e-3
-"""The rounds end where no noise precision is further from where it stays, relatively; see ``choices.distance``."""
+"""The rounds end where no noise precision is further from where it stays, relatively; see ``fixed_point.distance``."""
 
 TOGETHER = 1024
 """Examples predicted together, at least: a kernel between training outputs reads them all for every prediction."""
@@ -39,29 +42,34 @@ COVARIANCES = 2**27
 """Bytes that covariances of outputs may take together (128 MiB)."""
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class NoiseRule:
+    """How a method chooses the noise of each output.
+
+    Args:
+        noises: The noise precision of each output that it asks for at the prior and the noise of a posterior.
+        for_prior: The same method for the prior alone, for a posterior that has its data.
+    """
+
+    noises: Callable[[Posterior], Float[Tensor, " c"]]
+    for_prior: Method
+
+
 @runtime_checkable
-class ByOutput(Protocol):
-    """A way to tune that can say which noise it would choose for each output."""
-
-    @property
-    def noisy(self) -> bool:
-        """Whether it chooses the noise."""
-        ...
-
-    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
-        """Noise precision of each output that the method asks for at the prior and the noise of a posterior."""
-        ...
+class TunesNoise(Protocol):
+    """A method that can say which noise it would choose for each output."""
 
     def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior with the prior that it chose, and a factor for the noise of all outputs."""
         ...
 
-    def for_prior(self) -> ByOutput:
-        """The same method for the prior alone, for a posterior that has its data."""
+    def noise_rule(self) -> NoiseRule | None:
+        """How it chooses the noise of each output; ``None`` where it leaves the noise as it is."""
         ...
 
 
-def tuned_by_output(posterior: P, method: ByOutput, progress: bool | None) -> P:
+def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> P:
     """The posterior at the prior and the noise of each output at which a method stays.
 
     Args:
@@ -80,20 +88,24 @@ def tuned_by_output(posterior: P, method: ByOutput, progress: bool | None) -> P:
         determined few directions beside the observations.
     """
     tuned = method.tune(posterior, progress)
-    start = own_noises(posterior)
-    if start is None or not method.noisy:
+    rule = method.noise_rule()
+    start = output_noises(posterior)
+    if rule is None or start is None:
         return tuned
     check_data(tuned)
-    moves, before = torch.zeros_like(start), None
+    moves = torch.zeros_like(start)
+    before: Tensor | None = None
     for _ in range(ROUNDS):
-        now = cast(Tensor, own_noises(tuned))
-        wanted = start * (method.own_noises(tuned).to(start) / start).clamp(*BOUNDS)
+        now = noises_now(tuned)
+        factors = (rule.noises(tuned).to(start) / start).clamp(*BOUNDS)
+        wanted = start * factors
         moves = (wanted / now).log()
         if bool((distance(moves, before) < TOLERANCE).all()):
             warn_of_ends(now / start)
             return tuned
         before = moves
-        tuned = method.for_prior().tune(tuned.refitted(tuned.likelihood.with_own_noises(wanted)), progress)
+        refitted = tuned.refitted(tuned.likelihood.with_own_noises(wanted))
+        tuned = rule.for_prior.tune(refitted, progress)
     warn(
         f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.abs().max()):.1e}, "
         'relatively. Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
@@ -102,9 +114,32 @@ def tuned_by_output(posterior: P, method: ByOutput, progress: bool | None) -> P:
     return tuned
 
 
-def own_noises(posterior: Posterior) -> Float[Tensor, " c"] | None:
+def output_noises(posterior: Posterior) -> Float[Tensor, " c"] | None:
     """Noise precision of each of several outputs, where each is chosen by itself; else ``None``."""
     return posterior.likelihood.own_noises(posterior.model.event[-1])
+
+
+def noises_now(posterior: Posterior) -> Float[Tensor, " c"]:
+    """``output_noises`` of a posterior whose outputs have a noise each."""
+    noises = output_noises(posterior)
+    assert noises is not None
+    return noises
+
+
+def noises_by_evidence(posterior: Posterior, evidence: LogEvidence) -> Float[Tensor, " c"]:
+    """MacKay's step for the noise precision of each output.
+
+    Args:
+        posterior: The posterior.
+        evidence: Its evidence, at the weights or at the mode.
+    """
+    precisions = posterior.prior_precisions
+    scale = posterior.scale
+    mode: Tensor | None = None
+    if evidence.shift is not None:
+        mode = evidence.shift.weights + evidence.shift.step(precisions, scale)
+    gamma = float(evidence.effective_dimensions(precisions, scale).sum())
+    return output_sums(posterior, weights=mode).noises(noises_now(posterior), gamma)
 
 
 def check_data(posterior: Posterior) -> None:
@@ -194,11 +229,13 @@ def output_sums(
     Cost:
         A prediction of the training data; without variances a forward pass.
     """
-    model, likelihood = posterior.model, posterior.likelihood
+    model = posterior.model
+    likelihood = posterior.likelihood
     c = model.event[-1]
     size = max(1, COVARIANCES // (model.width * c * model.network.like.itemsize))
     squares = torch.zeros(c, dtype=torch.float64, device=model.network.like.device)
-    spread, counted = squares.clone(), 0.0
+    total_variances = squares.clone()
+    counted = 0.0
     for batch in gathered(model.data, TOGETHER):
         for place, inputs in chunks(batch.inputs, size):
             f = model.outputs(inputs)
@@ -208,8 +245,8 @@ def output_sums(
             counted += likelihood.count(y) / c
             if variances:
                 found = _variances(posterior, inputs, draws)
-                spread += likelihood.weight * found.double().flatten(0, -2).sum(0)
-    total = model.data.added(torch.cat([squares, spread, squares.new_tensor([counted])]))
+                total_variances += likelihood.weight * found.double().flatten(0, -2).sum(0)
+    total = model.data.added(torch.cat([squares, total_variances, squares.new_tensor([counted])]))
     return OutputSums(float(total[-1]), total[:c], total[c : 2 * c])
 
 
@@ -242,14 +279,17 @@ def gathered(data: Data, examples: int) -> Iterator[Batch]:
 
 def _alike(one: Batch, other: Batch) -> bool:
     """Whether two batches can be put together: what goes with a whole batch, such as a graph, cannot."""
-    inputs = one.inputs, other.inputs
-    if not all(isinstance(each, Tensor) for each in inputs):
+    first = one.inputs
+    second = other.inputs
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         return False
-    first, second = (cast(Tensor, each).shape[1:] for each in inputs)
-    return first == second and one.targets.shape[1:] == other.targets.shape[1:]
+    return first.shape[1:] == second.shape[1:] and one.targets.shape[1:] == other.targets.shape[1:]
 
 
 def _joined(batches: list[Batch]) -> Batch:
+    """One batch of all of them."""
     if len(batches) == 1:
         return batches[0]
-    return Batch(concatenated([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches]))
+    inputs = concatenated([batch.inputs for batch in batches])
+    targets = torch.cat([batch.targets for batch in batches])
+    return Batch(inputs, targets)

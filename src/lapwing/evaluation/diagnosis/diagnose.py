@@ -21,7 +21,6 @@ from lapwing.ground.errors import DataError, NumericalError, ShapeError, Unsuppo
 from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
-from lapwing.posteriors import SampledPosterior
 
 LEVEL = 0.01
 
@@ -178,8 +177,9 @@ def diagnose(
             "a structure over the weights such as Full(view='weights'), or diagnose_samples(samples, mean, precision)",
         )
     check_count("samples", samples, 2, usual=200)
-    if isinstance(posterior, SampledPosterior):
-        samples = min(samples, posterior.samples)
+    stored = getattr(posterior, "stored_draws", None)
+    if stored is not None:
+        samples = min(samples, stored)
     draws = posterior.sample(samples, generator=generator)
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
 

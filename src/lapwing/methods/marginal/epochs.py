@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import final
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, warn
-from lapwing.tuning.choices import BOUNDS, at_end
+from lapwing.tuning.hyperparameters import BOUNDS, at_end
 
 STEPS = 2000
 """Steps of the optimiser, where nobody says how many."""

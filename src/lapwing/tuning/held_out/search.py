@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, final
 
@@ -17,8 +17,11 @@ from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
-from lapwing.tuning.choices import P, chosen, measured, tunes_noise
-from lapwing.tuning.held_out import HeldOut
+from lapwing.tuning.held_out.outputs import HeldOut
+from lapwing.tuning.hyperparameters import Hyperparameters
+from lapwing.tuning.method import P
+from lapwing.tuning.parabola import vertex
+from lapwing.tuning.result import measured_step, tunes_noise, with_hyperparameters
 
 TEMPERATURES = (0.05, 20.0)
 """Temperatures tried."""
@@ -41,43 +44,10 @@ OTHERWISE = (
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
 
-PATIENCE = 2
-"""Steps to weaker priors, none better than the best before, after which a search by solves gives up."""
-
-REFINEMENTS = 9, 2
-"""Most factors tried between those of the grid: three of each link; where every one is a solve."""
-
-
-def vertex(points: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """Of the parabola through the lowest of some points (x, y) and its neighbours: where it is lowest, and how low.
-
-    ``None`` where the lowest point is at an end, or the three do not bend upwards. Where a neighbour is not finite, it
-    is halfway to the other, or to one of them, and as low as the lowest point.
-
-    Example:
-        >>> vertex([(0.0, 4.0), (3.0, 1.0), (1.0, 1.0)])
-        (2.0, 0.0)
-    """
-    path = sorted(points)
-    best = min(range(len(path)), key=lambda i: path[i][1])
-    if best in (0, len(path) - 1):
-        return None
-    (x0, y0), (x1, y1), (x2, y2) = path[best - 1 : best + 2]
-    if not math.isfinite(y0 + y2):
-        return (x1 + (x0 if math.isfinite(y0) else x2)) / 2, y1
-    if not x0 < x1 < x2:
-        return None
-    down, up = (y1 - y0) / (x1 - x0), (y2 - y1) / (x2 - x1)
-    bend = (up - down) / (x2 - x0)
-    if bend <= 0:
-        return None
-    move = (x0 - x1) / 2 - down / (2 * bend)
-    return x1 + move, y1 - bend * move**2
-
 
 @final
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """What was found at a prior precision.
 
     Args:
@@ -126,103 +96,134 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        most = len(self.data.grid) + REFINEMENTS[0 if self.data.exact else 1]
+        trials = list[Trial]()
+        interrupted = False
+        most = len(self.data.grid) + self.data.refinements
         with Bar(self.name.lower(), unit="precisions", most=most, progress=progress) as bar:
-            tried = list[Tried]()
-            interrupted = False
             try:
-                self._try(tried, bar)
+                curves = self._coarse(trials, bar)
+                self._fine(curves, trials, bar)
             except KeyboardInterrupt:
-                if not tried:
+                if not trials:
                     raise
                 interrupted = True
-        winner = least(tried)
-        if not math.isfinite(winner.loss):
+        best = least(trials)
+        if not math.isfinite(best.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
         if interrupted:
-            said = f"{self.name}: interrupted after {len(tried)} precisions: the best of them is taken"
+            said = f"{self.name}: interrupted after {len(trials)} precisions: the best of them is taken"
             warn(said, ConvergenceWarning)
         else:
-            self._judge(winner)
-        return self._chosen([*tried, winner])
+            self._judge(best)
+        return self._result([*trials, best])
+
+    def _coarse(self, trials: list[Trial], bar: Bar) -> list[list[Trial]]:
+        """Try the grid, from strong priors on, until weaker ones no longer help where each is a solve.
+
+        Args:
+            trials: The best at each precision is added to them.
+            bar: Progress.
+
+        Returns:
+            Of each link the trials at all precisions.
+        """
+        curves: list[list[Trial]] = [[] for _ in self.links]
+        for log_factor in self.data.grid:
+            here = self._at(log_factor, self.links)
+            bar.check()
+            for curve, trial in zip(curves, here, strict=True):
+                curve.append(trial)
+            trials.append(least(here))
+            bar.update()
+            if self._given_up(trials):
+                break
+        return curves
+
+    def _given_up(self, trials: list[Trial]) -> bool:
+        """Whether the last few precisions of the grid were no better than the best before."""
+        if self.data.patience is None:
+            return False
+        losses = [trial.loss for trial in trials]
+        best = losses.index(min(losses))
+        since = len(losses) - 1 - best
+        return since >= self.data.patience and losses[-1] > losses[best]
+
+    def _fine(self, curves: list[list[Trial]], trials: list[Trial], bar: Bar) -> None:
+        """Try the vertex of the parabola of one link after the other, the one with the fewest trials first.
+
+        Args:
+            curves: Of each link its trials, to which others are added.
+            trials: The others are added to them too.
+            bar: Progress.
+        """
+        for _ in range(self.data.refinements):
+            open_curves = [curve for curve in curves if between(curve) is not None]
+            if not open_curves:
+                return
+            curve = min(open_curves, key=lambda one: (len(one), least(one).loss))
+            log_factor = between(curve)
+            assert log_factor is not None
+            (here,) = self._at(log_factor, (curve[0].link,))
+            bar.check()
+            curve.append(here)
+            trials.append(here)
+            bar.update()
+
+    def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Trial]:
+        """The least loss of each link at a prior precision, over temperatures or the noise."""
+        moments = self.data.moments(log_factor)
+        likelihood = self.data.likelihood
+        noise = 1.0
+        if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
+            noise = noise_factor(self.data, likelihood, moments)
+            likelihood = likelihood.scaled(noise)
+            moments = [part.widened(1 / noise) for part in moments]
+        plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
+        found = list[Trial]()
+        for link in links:
+            if found and plain is not None and abs(found[0].loss - plain) <= ROUNDING * abs(plain):
+                found.append(replace(found[0], link=link))  # outputs as good as certain are read alike by every link
+                continue
+            temperature = self._temperature(moments, likelihood, link) if self.temperature else 1.0
+            loss = mean_loss(self.data, moments, likelihood, link, temperature)
+            found.append(Trial(log_factor, loss, link, temperature, noise))
+        return found
+
+    def _temperature(self, moments: Sequence[Moments | WideMoments], likelihood: Likelihood, link: Link) -> float:
+        """The temperature of least loss."""
+        from scipy.optimize import minimize_scalar  # half a second to import
+
+        def loss(log_temperature: float) -> float:
+            return mean_loss(self.data, moments, likelihood, link, math.exp(log_temperature))
+
+        bounds = tuple(math.log(value) for value in TEMPERATURES)
+        options = {"xatol": CLOSE, "maxiter": 12}
+        found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
+        return math.exp(float(found.x))
 
     def _plain(self, moments: Sequence[Moments | WideMoments]) -> float:
         """The loss of the network alone, whose outputs are the means of these moments."""
         certain = [Moments.certain(part.mean) for part in moments]
         return mean_loss(self.data, certain, self.data.likelihood, "probit")
 
-    def _try(self, tried: list[Tried], bar: Bar) -> None:
-        """Add the best at each precision, in the order in which they are tried."""
-        grid, exact = self.data.grid, self.data.exact
-        found: list[list[Tried]] = []
-        for point in grid:
-            here = self._at(point, self.links)
-            bar.check()
-            found.append(here)
-            tried.append(least(here))
-            bar.update()
-            losses = [one.loss for one in tried]
-            best = losses.index(min(losses))
-            if not exact and len(found) - 1 - best >= PATIENCE and losses[-1] > losses[best]:
-                break
-        curves = [list(curve) for curve in zip(*found, strict=True)]
-        for _ in range(REFINEMENTS[0 if exact else 1]):
-            points = [(curve, point) for curve in curves if (point := between(curve)) is not None]
-            if not points:
-                break
-            curve, point = min(points, key=lambda one: (len(one[0]), least(one[0]).loss))
-            here = self._at(point, (curve[0].link,))
-            bar.check()
-            curve += here
-            tried.append(curve[-1])
-            bar.update()
-
-    def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Tried]:
-        """The least loss of each link at a prior precision, over temperatures or the noise."""
-        moments, likelihood, noise = self.data.moments(log_factor), self.data.likelihood, 1.0
-        if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
-            noise = noise_factor(self.data, likelihood, moments)
-            likelihood = likelihood.scaled(noise)
-            moments = [part.widened(1 / noise) for part in moments]
-        plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
-        found: list[Tried] = []
-        for link in links:
-
-            def loss(log_temperature: float, link: Link = link) -> float:
-                return mean_loss(self.data, moments, likelihood, link, math.exp(log_temperature))
-
-            if found and plain is not None and abs(found[0].loss - plain) <= ROUNDING * abs(plain):
-                found.append(replace(found[0], link=link))  # outputs as good as certain are read alike by every link
-                continue
-            log_temperature = 0.0
-            if self.temperature:
-                from scipy.optimize import minimize_scalar  # half a second to import
-
-                low, high = (math.log(value) for value in TEMPERATURES)
-                options = {"xatol": CLOSE, "maxiter": 12}
-                found_at: Any = minimize_scalar(loss, bounds=(low, high), method="bounded", options=options)
-                log_temperature = float(found_at.x)
-            found.append(Tried(log_factor, loss(log_temperature), link, math.exp(log_temperature), noise))
-        return found
-
-    def _judge(self, winner: Tried) -> None:
+    def _judge(self, best: Trial) -> None:
         """Warn where the best is no answer."""
-        posterior, grid = self.data.posterior, self.data.grid
-        plain = self._plain(self.data.moments(winner.log_factor))
-        precision = posterior.prior_precisions * math.exp(winner.log_factor)
-        losses = f"{winner.loss:.4g} nats, {plain:.4g} by the network alone"
-        if winner.log_factor == grid[0]:
+        grid = self.data.grid
+        plain = self._plain(self.data.moments(best.log_factor))
+        precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
+        losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
+        if best.log_factor == grid[0]:
             said = (
                 f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses}): "
                 "these data want no added uncertainty. Try the network as it is, or other data"
             )
-        elif winner.loss > plain + ROUNDING * abs(plain):
+        elif best.loss > plain + ROUNDING * abs(plain):
             said = (
                 f"its best posterior is worse than the network on the data it judges by ({losses}). "
                 "Try bounds= that reach stronger priors"
             )
-        elif winner.log_factor == grid[-1]:
-            weaker = winner.log_factor > math.log(WEAKEST) + CLOSE
+        elif best.log_factor == grid[-1]:
+            weaker = best.log_factor > math.log(WEAKEST) + CLOSE
             cure = "bounds= that reach weaker priors" if weaker else OTHERWISE
             said = (
                 f"the weakest prior tried is the best, a precision of {float(precision.min()):.3g} ({losses}): these "
@@ -232,19 +233,26 @@ class HeldOutSearch(Generic[P]):
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
 
-    def _chosen(self, tried: list[Tried]) -> P:
-        """The posterior of the last of those tried, with all of them in its trace."""
-        start, last = self.data.posterior, tried[-1]
-        values = [
-            (start.prior_precisions * math.exp(one.log_factor) * one.noise, start.scale * one.noise) for one in tried
-        ]
-        steps: list[Step] = []
-        for one, there in zip(tried, values, strict=True):
-            link, temperature = (one.link, one.temperature) if start.likelihood.labels else (None, None)
-            step = measured(start, *there)
-            steps.append(replace(step, validation_nll=one.loss, link=link, temperature=temperature))
-        tuned = chosen(self.data.choice(last.log_factor), *values[-1], tuple(steps))
+    def _result(self, trials: list[Trial]) -> P:
+        """The posterior of the last of some trials, with all of them in its trace."""
+        last = trials[-1]
+        steps = tuple(self._step(trial) for trial in trials)
+        there = self.data.posterior_at(last.log_factor)
+        tuned = with_hyperparameters(there, self._hyperparameters(last), steps)
         return tuned.with_link(last.link, last.temperature)
+
+    def _hyperparameters(self, trial: Trial) -> Hyperparameters:
+        """Those of a trial: covariances scale with the noise, the prior's precisions over the noise's as they were."""
+        there = self.data.hyperparameters_at(trial.log_factor)
+        return Hyperparameters(there.precisions * trial.noise, there.scale * trial.noise)
+
+    def _step(self, trial: Trial) -> Step:
+        """What a trial leaves in the trace."""
+        posterior = self.data.posterior
+        step = replace(measured_step(posterior, self._hyperparameters(trial)), validation_nll=trial.loss)
+        if not posterior.likelihood.labels:
+            return step
+        return replace(step, link=trial.link, temperature=trial.temperature)
 
 
 def squared_residuals(
@@ -280,7 +288,7 @@ def noise_factor(data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Mom
     return len(squares) * observations / total if total > 0 else 1.0
 
 
-def own_noises_of(
+def noises_by_residuals(
     data: HeldOut[Any], likelihood: Likelihood, moments: Sequence[Moments | WideMoments]
 ) -> Float[Tensor, " c"]:
     """The noise precision of each output by the same closed form, ``β_k / mean (y_k - f_k)² / (K_kk + 1/β_k)``."""
@@ -294,18 +302,21 @@ def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
     """The links to choose from: one where it is given, or where the likelihood takes none."""
     if link is not None or posterior.wide or not posterior.likelihood.labels:
         return (link or posterior.link,)
-    return ("probit", "pairwise", "qmc") if isinstance(posterior.likelihood, Categorical) else ("probit", "qmc")
+    if isinstance(posterior.likelihood, Categorical):
+        return "probit", "pairwise", "qmc"
+    return "probit", "qmc"
 
 
-def least(tried: Sequence[Tried]) -> Tried:
+def least(trials: Sequence[Trial]) -> Trial:
     """The first whose loss is the least, to ``ROUNDING``: the simplest link, the strongest prior."""
-    loss = min(one.loss for one in tried)
-    return next(one for one in tried if one.loss <= loss + ROUNDING * abs(loss))
+    loss = min(one.loss for one in trials)
+    return next(one for one in trials if one.loss <= loss + ROUNDING * abs(loss))
 
 
-def between(tried: list[Tried]) -> float | None:
+def between(curve: Sequence[Trial]) -> float | None:
     """Where to look next: the vertex of a parabola; ``None`` at an end, or where it is ``CLOSE`` to the best."""
-    found, best = vertex((one.log_factor, one.loss) for one in tried), min(tried, key=lambda one: one.loss)
+    best = min(curve, key=lambda trial: trial.loss)
+    found = vertex((trial.log_factor, trial.loss) for trial in curve)
     if found is None or abs(found[0] - best.log_factor) < CLOSE:
         return None
     return FINE * round(found[0] / FINE)
@@ -323,7 +334,8 @@ def mean_loss(
     Raises:
         DataError: If there is none.
     """
-    total, counted = 0.0, 0.0
+    total = 0.0
+    counted = 0.0
     for part, batch in zip(moments, data.batches, strict=True):
         losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
         total += float(losses.double().sum())

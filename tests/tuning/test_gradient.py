@@ -11,8 +11,8 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
-from lapwing.tuning.ascent import climb, newton, quasi_newton
-from lapwing.tuning.choices import fixed_point
+from lapwing.tuning.gradient import climb, newton, quasi_newton
+from lapwing.tuning.hyperparameters import Hyperparameters
 
 
 def made(groups: int, observations: float, generator: torch.Generator) -> LogEvidence:
@@ -26,6 +26,11 @@ def made(groups: int, observations: float, generator: torch.Generator) -> LogEvi
     )
 
 
+def point(precisions: Tensor, scale: float) -> Hyperparameters:
+    """Where to start."""
+    return Hyperparameters(precisions.double(), torch.tensor(scale, dtype=torch.float64))
+
+
 @pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("observations", [0.0, 200.0])
 @pytest.mark.parametrize("groups", [1, 3])
@@ -33,20 +38,20 @@ def test_newton_and_quasi_newton_meet(
     groups: int, observations: float, start: float, generator: torch.Generator
 ) -> None:
     evidence = made(groups, observations, generator)
-    precisions = torch.full((groups,), start, dtype=torch.float64)
-    scale, noisy = torch.ones((), dtype=torch.float64), observations > 0
+    with_noise = observations > 0
+    first = point(torch.full((groups,), start), 1.0)
     assert isinstance(evidence.complexity, Spectrum)
-    top = list(newton(evidence, evidence.complexity, precisions, scale, noisy, 50))
-    other = list(quasi_newton(evidence, precisions, scale, noisy, 500))[-1]
+    top = list(newton(evidence, evidence.complexity, first, with_noise, 50))
+    other = list(quasi_newton(evidence, first, with_noise, 500))[-1]
     assert len(top) <= 25
-    torch.testing.assert_close(top[-1].precisions, other.precisions, rtol=1e-4, atol=0)
-    torch.testing.assert_close(top[-1].scale, other.scale, rtol=1e-4, atol=0)
+    there = top[-1].hyperparameters
+    torch.testing.assert_close(there.values, other.hyperparameters.values, rtol=1e-4, atol=0)
     assert top[-1].log_marginal >= other.log_marginal - 1e-9
-    gamma = evidence.effective_dimensions(top[-1].precisions, top[-1].scale)
-    torch.testing.assert_close(gamma, top[-1].precisions * evidence.square_norms, rtol=1e-8, atol=0)
+    gamma = evidence.effective_dimensions(there.precisions, there.scale)
+    torch.testing.assert_close(gamma, there.precisions * evidence.square_norms, rtol=1e-8, atol=0)
     assert top[-1].effective_dimension == pytest.approx(float(gamma.sum()), rel=1e-10)
-    if noisy:
-        assert float(top[-1].scale * evidence.misfit) == pytest.approx(observations - float(gamma.sum()), rel=1e-8)
+    if with_noise:
+        assert float(there.scale * evidence.misfit) == pytest.approx(observations - float(gamma.sum()), rel=1e-8)
 
 
 @pytest.mark.parametrize("observations", [200.0, 20.0])
@@ -65,11 +70,11 @@ def test_a_step_of_newton_is_one_on_the_conditions(observations: float, generato
         return torch.cat([(gamma / (alpha * evidence.square_norms)).log(), noise.view(1)])
 
     with pytest.warns(ConvergenceWarning, match="after 1 steps"):
-        first, then = newton(evidence, spectrum, start[:3], start[3], True, 1)
+        first, then = newton(evidence, spectrum, Hyperparameters(start[:3], start[3]), True, 1)
     assert (first.effective_dimension > observations) == (observations < 100)
     jacobian = torch.autograd.functional.jacobian(conditions, start.log())
     assert isinstance(jacobian, Tensor)
-    moved = torch.cat([then.precisions, then.scale.view(1)]).log() - start.log()
+    moved = then.hyperparameters.values.log() - start.log()
     torch.testing.assert_close(moved, -torch.linalg.solve(jacobian, conditions(start.log())))
 
 
@@ -90,60 +95,32 @@ def test_newton_ends_at_the_best_point_it_passed(seed: int) -> None:
     observations = float(torch.randint(5, 300, (1,), generator=generator))
     misfit = float(10 ** torch.randn(1, generator=generator)) * observations
     evidence = LogEvidence(spectrum, norms, sizes, 50.0, misfit, observations)
-    start = torch.ones(groups, dtype=torch.float64), torch.ones((), dtype=torch.float64)
-    points = list(newton(evidence, spectrum, *start, True, 100))
-    values = [point.log_marginal for point in points]
-    top = max(point.log_marginal for point in quasi_newton(evidence, *start, True, 500))
+    start = point(torch.ones(groups), 1.0)
+    points = list(newton(evidence, spectrum, start, True, 100))
+    values = [each.log_marginal for each in points]
+    top = max(each.log_marginal for each in quasi_newton(evidence, start, True, 500))
     assert values[-1] >= max(*values, top) - 1e-7
     assert len(values) < 50
 
 
 def test_points_of_quasi_newton_only_climb(generator: torch.Generator) -> None:
     evidence = made(2, 200.0, generator)
-    points = list(quasi_newton(evidence, torch.ones(2, dtype=torch.float64), torch.tensor(1.0).double(), True, 500))
-    values = [point.log_marginal for point in points]
+    points = list(quasi_newton(evidence, point(torch.ones(2), 1.0), True, 500))
+    values = [each.log_marginal for each in points]
     assert values == sorted(values) and len(values) > 3
     last = points[-1]
-    assert last.effective_dimension == pytest.approx(
-        float(evidence.effective_dimensions(last.precisions, last.scale).sum()), rel=1e-8
-    )
+    there = last.hyperparameters
+    gamma = evidence.effective_dimensions(there.precisions, there.scale)
+    assert last.effective_dimension == pytest.approx(float(gamma.sum()), rel=1e-8)
 
 
 def test_the_closed_form_is_for_spectra_at_the_trained_weights(generator: torch.Generator) -> None:
     evidence = made(1, 0.0, generator)
-    one, scale = torch.ones(1, dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    one = point(torch.ones(1), 1.0)
     with pytest.warns(ConvergenceWarning, match="after 2 steps"):
-        assert len(list(climb(evidence, one, scale, noisy=False, steps=2))) == 3
+        assert len(list(climb(evidence, one, with_noise=False, steps=2))) == 3
     with pytest.warns(ConvergenceWarning, match="after 1 steps"):
-        list(quasi_newton(evidence, one, scale, False, 1))
+        list(quasi_newton(evidence, one, False, 1))
     twice = replace(evidence, complexity=Spectrum(2 * evidence.complexity.eigenvalues, evidence.complexity.group))  # type: ignore[union-attr]
-    top = list(climb(twice, one, scale, noisy=False, steps=50))[-1]
-    assert top.log_marginal > float(twice.log_marginal(one, scale))
-
-
-@pytest.mark.parametrize("observations", [200.0, 20.0])
-def test_the_maximum_is_where_mackays_step_stays(observations: float, generator: torch.Generator) -> None:
-    """Also where the data determined more directions than half their number."""
-    evidence = replace(made(2, observations, generator), square_norms=torch.tensor([30.0, 90.0]).double())
-    start = torch.ones(2, dtype=torch.float64), torch.ones((), dtype=torch.float64)
-    top = list(climb(evidence, *start, noisy=True, steps=200))[-1]
-    gamma = evidence.effective_dimensions(top.precisions, top.scale)
-    assert (float(gamma.sum()) > observations / 2) == (observations < 100)
-    error = torch.tensor(evidence.misfit, dtype=torch.float64)
-    alpha, s = fixed_point(gamma, evidence.square_norms, error, top.scale, observations, True)
-    torch.testing.assert_close(alpha, top.precisions, rtol=1e-6, atol=0)
-    torch.testing.assert_close(s, top.scale, rtol=1e-6, atol=0)
-    assert fixed_point(gamma, evidence.square_norms, error, top.scale, observations, False)[1] is top.scale
-
-
-def test_the_noise_stays_positive_where_more_was_determined_than_observed() -> None:
-    one = torch.tensor(1.0).double()
-    for gamma in (10.0, 49.9, 80.0):
-        assert float(fixed_point(gamma * one.view(1), one.view(1), one, one, 50.0, True)[1]) > 0
-    few, many = (fixed_point(x * one.view(1), one.view(1), 3 * one, 2 * one, 50.0, True)[1] for x in (25.0, 26.0))
-    assert (float(few), float(many)) == (pytest.approx(25 / 3), pytest.approx(50 / (3 + 13)))
-
-
-def test_weights_of_no_length_have_the_largest_precision_considered() -> None:
-    one = torch.ones(2).double()
-    assert fixed_point(one, 0 * one, one[0], one[0], 50.0, True)[0].tolist() == [1e12, 1e12]
+    top = list(climb(twice, one, with_noise=False, steps=50))[-1]
+    assert top.log_marginal > float(twice.log_marginal(one.precisions, one.scale))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import math
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,16 +17,23 @@ from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
-from lapwing.tuning.choices import P
-from lapwing.tuning.held_out import chosen_of, held_out
-from lapwing.tuning.search import HeldOutSearch, candidates
-from lapwing.tuning.tokens import pairs_of_tokens
+from lapwing.tuning.held_out.examples import selected
+from lapwing.tuning.held_out.outputs import held_out_outputs
+from lapwing.tuning.held_out.search import HeldOutSearch, candidates
+from lapwing.tuning.held_out.tokens import entries, pairs_of_tokens
+from lapwing.tuning.method import P
 
 ERRORS = 1 / 8
 """Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
 
-LEAST, MOST, MOST_OF_IMAGES = 0.55, 0.95, 0.7
-"""Larger shares tried."""
+LEAST = 0.55
+"""Smallest larger share tried."""
+
+MOST = 0.95
+"""Largest one."""
+
+MOST_OF_IMAGES = 0.7
+"""Largest one of images."""
 
 HALVINGS = 7
 """Of the interval of shares, to three thousandths."""
@@ -118,23 +126,33 @@ class Mixup:
             ConvergenceWarning: If the best is at an end of the bounds.
         """
         with blending(posterior) as mix:
-            data = held_out(posterior, [self.mixed(posterior, mix)], FACTORS)
+            data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS)
             return HeldOutSearch("Mixup", data, candidates(posterior, None)).run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
         """The mixtures, labelled by the larger share; see ``tune``."""
-        assert posterior.data is not None
+        data = posterior.data
+        assert data is not None
         generator = torch.Generator().manual_seed(self.seed)
         wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
-        data, first = posterior.data, next(iter(posterior.data))
-        some = list(chosen_of(data, wanted - data.span[0])) or [Batch(take(first.inputs, slice(0)), first.targets[:0])]
-        inputs = over_tensors(data.joined, concatenated([part.inputs for part in some]))
-        targets = data.joined(torch.cat([part.targets for part in some]))
+        inputs, targets = examples_of(data, wanted)
         one, other = pairs(targets.cpu(), self.examples, generator)
-        first, second = (take(inputs, index.to(targets.device)) for index in (one, other))
+        first = take(inputs, one.to(targets.device))
+        second = take(inputs, other.to(targets.device))
         labels = targets[one.to(targets.device)]
         share = natural_share(posterior, mix, first, second, labels) if self.share is None else self.share
         return Batch(mix(first, second, share), labels)
+
+
+def examples_of(data: Data, wanted: Int[Tensor, " m"]) -> tuple[Inputs, Tensor]:
+    """Inputs and targets of the examples of these numbers, which all processes have together."""
+    own = list(selected(data, wanted - data.span[0]))
+    if not own:  # none of this process; of what shape they are the others' have to fit
+        first = next(iter(data))
+        own = [Batch(take(first.inputs, slice(0)), first.targets[:0])]
+    inputs = over_tensors(data.joined, concatenated([part.inputs for part in own]))
+    targets = data.joined(torch.cat([part.targets for part in own]))
+    return inputs, targets
 
 
 @contextmanager
@@ -144,10 +162,12 @@ def blending(posterior: Posterior) -> Generator[Blend]:
     Raises:
         UnsupportedError: If they cannot be, or it is no classifier.
     """
-    if posterior.data is None or not posterior.likelihood.labels:
-        got = "one from a file, which holds none" if posterior.data is None else f"{posterior.likelihood}"
-        cure = "load(path, model, data), or Validation(loader) with held-out data" if posterior.data is None else CURE
-        raise UnsupportedError("a posterior of a classifier that has its training data", got, cure)
+    expected = "a posterior of a classifier that has its training data"
+    if posterior.data is None:
+        cure = "load(path, model, data), or Validation(loader) with held-out data"
+        raise UnsupportedError(expected, "one from a file, which holds none", cure)
+    if not posterior.likelihood.labels:
+        raise UnsupportedError(expected, f"{posterior.likelihood}", CURE)
     if numbers(posterior.data):
         yield blend
         return
@@ -169,13 +189,17 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
 
     Of a network that errs on more of them at the largest share, that.
     """
-    low, high = LEAST, MOST_OF_IMAGES if images(first) else MOST
+    low = LEAST
+    high = MOST_OF_IMAGES if images(first) else MOST
     share = high
     for _ in range(1 + HALVINGS):
         hard = too_hard(posterior, mix(first, second, share), labels)
         if hard is None or (hard and share == high):
             return share
-        low, high = (share, high) if hard else (low, share)
+        if hard:
+            low = share
+        else:
+            high = share
         share = (low + high) / 2
     return high
 
@@ -184,11 +208,13 @@ def too_hard(
     posterior: Posterior, inputs: Inputs, labels: Tensor, most: int = CHUNK, enough: int = LABELS
 ) -> bool | None:
     """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
-    wrong, read = 0, 0
+    wrong = 0
+    read = 0
     size = min(most, max(4, enough * len(labels) // labels.numel()))
     for place, part in chunks(inputs, size):
         missed = errors(posterior, part, labels[place])
-        wrong, read = wrong + int(missed.sum()), read + missed.numel()
+        wrong += int(missed.sum())
+        read += missed.numel()
         apart = wrong - ERRORS * read
         if abs(apart) > SURE * (read * ERRORS * (1 - ERRORS)) ** 0.5:
             return apart > 0
@@ -204,16 +230,21 @@ def images(inputs: Inputs) -> bool:
 
 def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> Bool[Tensor, " m"]:
     """Which labels the network itself gets wrong."""
-    likelihood, f = posterior.likelihood, posterior.model.outputs(inputs)
-    y = likelihood.canonical_targets(f, labels)
-    return ((f > 0) != (y > 0.5)).flatten() if isinstance(likelihood, Bernoulli) else (f.argmax(-1) != y)[y != IGNORED]
+    f = posterior.model.outputs(inputs)
+    y = posterior.likelihood.canonical_targets(f, labels)
+    if isinstance(posterior.likelihood, Bernoulli):
+        return ((f > 0) != (y > 0.5)).flatten()
+    return (f.argmax(-1) != y)[y != IGNORED]
 
 
 def numbers(data: Data) -> bool:
     """Whether all inputs are floating-point tensors with an axis of examples."""
     inputs = next(iter(data)).inputs
-    values = list(inputs.values()) if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else [inputs]
-    return all(isinstance(v, Tensor) and v.is_floating_point() and v.ndim and len(v) == count(inputs) for v in values)
+    examples = count(inputs)
+    for value in entries(inputs).values():
+        if not (isinstance(value, Tensor) and value.is_floating_point() and value.ndim and len(value) == examples):
+            return False
+    return True
 
 
 def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
@@ -228,7 +259,7 @@ def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[
         raise DataError("two training examples at least, to mix one with another", "one", CURE)
     if bool((flat == flat[0]).all()):
         raise DataError("training examples of two classes at least", f"{n} of one class", CURE)
-    rounds = -(-count // n)
+    rounds = math.ceil(count / n)
     one = torch.cat([torch.randperm(n, generator=generator) for _ in range(rounds)])[:count]
     others: list[int] = []
     for i in one.tolist():

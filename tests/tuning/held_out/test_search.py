@@ -6,16 +6,17 @@ import math
 
 import pytest
 
-from lapwing.tuning.search import Tried, least, vertex
+from lapwing.tuning.held_out.search import Trial, least
+from lapwing.tuning.parabola import vertex
 
 
 def test_of_losses_that_rounding_alone_tells_apart_the_first_is_taken() -> None:
-    first, second, third = Tried(2.0, 0.5, "probit"), Tried(1.0, 0.5 - 1e-8, "qmc"), Tried(0.0, 0.6, "qmc")
+    first, second, third = Trial(2.0, 0.5, "probit"), Trial(1.0, 0.5 - 1e-8, "qmc"), Trial(0.0, 0.6, "qmc")
     assert least([third, first, second]) is first and least([second, first]) is second
-    better = Tried(0.0, 0.499, "pairwise")
+    better = Trial(0.0, 0.499, "pairwise")
     assert least([first, second, better, third]) is better
-    assert least([Tried(0.0, math.inf, "qmc"), third]) is third
-    negative = Tried(1.0, -2.0, "probit"), Tried(0.0, -2.0 - 1e-8, "probit"), Tried(0.0, -2.1, "probit")
+    assert least([Trial(0.0, math.inf, "qmc"), third]) is third
+    negative = Trial(1.0, -2.0, "probit"), Trial(0.0, -2.0 - 1e-8, "probit"), Trial(0.0, -2.1, "probit")
     assert least(negative[:2]) is negative[0] and least(negative) is negative[2]
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.posteriors import WeightPosterior
-from lapwing.tuning.expectation import Expectation
-from tests.tuning.em_cases import Regression
+from lapwing.tuning.em.expectation import Expectation
+from tests.tuning.em.cases import Regression
 
 TOY = Regression()
 
@@ -23,8 +23,8 @@ def expectation(structure: Any, solver: Any = None) -> Expectation:
 
 def test_the_same_precisions_again_cost_no_iterations() -> None:
     again = expectation(lw.MatrixFree(solver=lw.CG()))
-    found = again.at(again.first())
-    repeated = again.at(found.state)
+    found = again.expect(again.first())
+    repeated = again.expect(found.state)
     assert found.drawn is not None and repeated.drawn is not None
     assert found.drawn.iterations > 0 == repeated.drawn.iterations
     assert found.mode.iterations > 0 == repeated.mode.iterations
@@ -46,7 +46,7 @@ def test_a_solver_serves_modes_and_draws() -> None:
 def test_draws_are_off_by_the_tolerance_in_units_of_the_prior_unless_the_solver_has_its_own() -> None:
     def drawn(solver: lw.CG) -> tuple[Tensor, int]:
         made = replace(expectation(lw.MatrixFree(), solver), samples=1, rtol=0.03)
-        found = made.at(made.first())
+        found = made.expect(made.first())
         assert found.drawn is not None and found.state.draws is not None
         return found.state.draws, found.drawn.iterations
 

@@ -13,9 +13,9 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.tangent import Mode, Tangent
-from lapwing.tuning.expectation import warn_unless_found
+from lapwing.tuning.em.expectation import warn_unless_found
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
-from tests.tuning.em_cases import Regression, learnt
+from tests.tuning.em.cases import Regression, learnt
 
 TOY = Regression()
 LARGE = Regression(60, (18, 12))

@@ -22,11 +22,10 @@ from lapwing.ground.files.archive import Tensors
 from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import Step
-from lapwing.tuning import em
-from lapwing.tuning.em import CHECKPOINT
-from lapwing.tuning.expectation import State
+from lapwing.tuning.em import maximisation
+from lapwing.tuning.em.state import CHECKPOINT, State
 from tests.posterior_cases import normal, refused
-from tests.tuning.em_cases import Counted, Regression, learnt
+from tests.tuning.em.cases import Counted, Regression, learnt
 
 TOY, CPU = Regression(), torch.device("cpu")
 SOURCE = str(Path(lw.__file__).parents[1])
@@ -154,8 +153,8 @@ class TestResume:
         self, structure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         whole, method = lw.tune(TOY.fit(structure), lw.EM(**SMALL)), lw.EM(checkpoint=tmp_path / "em", **SMALL)
-        steps = Counted(em.fixed_point, interrupted=2)
-        monkeypatch.setattr(em, "fixed_point", steps)
+        steps = Counted(maximisation.fixed_point, interrupted=2)
+        monkeypatch.setattr(maximisation, "fixed_point", steps)
         with pytest.warns(ConvergenceWarning, match="interrupted"):
             lw.tune(TOY.fit(structure), method)
         steps.interrupted = 10**9
@@ -185,7 +184,7 @@ class TestResume:
     def test_a_run_that_has_ended_is_read_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         method = lw.EM(checkpoint=str(tmp_path / "em"), **SMALL)
         once = lw.tune(TOY.fit(), method)
-        monkeypatch.setattr(em, "fixed_point", Counted(em.fixed_point, interrupted=0))
+        monkeypatch.setattr(maximisation, "fixed_point", Counted(maximisation.fixed_point, interrupted=0))
         again = lw.tune(TOY.fit(), method)
         assert again.trace == once.trace and again.prior == once.prior and again.likelihood == once.likelihood
 
@@ -220,7 +219,7 @@ class TestResume:
         path = tmp_path / "em"
         ended = subprocess.run(
             [sys.executable, "-c", KILLED.format(path=str(path))],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             capture_output=True,
             check=False,
@@ -233,10 +232,10 @@ class TestResume:
 KILLED = """
 import os, signal
 import lapwing as lw
-from lapwing.tuning import em
-from tests.tuning.em_cases import Counted, Regression
-from tests.tuning.test_checkpoint import SMALL
+from lapwing.tuning.em import maximisation
+from tests.tuning.em.cases import Counted, Regression
+from tests.tuning.em.test_checkpoint import SMALL
 
-em.fixed_point = Counted(em.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+maximisation.fixed_point = Counted(maximisation.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
 lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **SMALL))
 """

@@ -204,7 +204,7 @@ class TestWhatItSays:
         def loss(_: Any, moments: Any, *__: Any) -> float:
             return next(given) if float(moments[0].variance.sum()) else 9.0
 
-        monkeypatch.setattr("lapwing.tuning.search.mean_loss", loss)
+        monkeypatch.setattr("lapwing.tuning.held_out.search.mean_loss", loss)
         with pytest.warns(ConvergenceWarning, match=said):
             lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**1.6), link="probit"))
 
@@ -216,7 +216,7 @@ class TestWhatItSays:
         def loss(_: Any, moments: Any, *__: Any) -> float:
             return next(falling) if float(moments[0].variance.sum()) else 9.0
 
-        monkeypatch.setattr("lapwing.tuning.search.mean_loss", loss)
+        monkeypatch.setattr("lapwing.tuning.held_out.search.mean_loss", loss)
         with pytest.warns(ConvergenceWarning, match=r"weakest prior .* Try weights=All\(\) if fewer"):
             lw.tune(posterior, lw.Validation(held_out(case), link="probit"))
 

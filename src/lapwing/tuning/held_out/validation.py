@@ -13,9 +13,10 @@ from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
-from lapwing.tuning.choices import P
-from lapwing.tuning.held_out import HeldOut, held_out
-from lapwing.tuning.search import HeldOutSearch, candidates, own_noises_of
+from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
+from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
+from lapwing.tuning.method import P
+from lapwing.tuning.noise import NoiseRule
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -81,32 +82,29 @@ class Validation:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
-        temperature = self.temperature and posterior.likelihood.labels
-        links = candidates(posterior, self.link)
-        return HeldOutSearch("Validation", self._held_out(posterior), links, self.noise, temperature).run(progress)
+        search = HeldOutSearch(
+            "Validation",
+            self._held_out(posterior),
+            candidates(posterior, self.link),
+            noise=self.noise,
+            temperature=self.temperature and posterior.likelihood.labels,
+        )
+        return search.run(progress)
 
-    @property
-    def noisy(self) -> bool:
-        """Whether the noise of a Gaussian likelihood is chosen."""
-        return self.noise
-
-    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
-        """The noise precision of each output that makes its held-out residuals as large as its predictions say.
-
-        Args:
-            posterior: The posterior at whose prior and noise it is asked for.
+    def noise_rule(self) -> NoiseRule | None:
+        """See ``TunesNoise``; held-out residuals as large as predictions say.
 
         Cost:
             A prediction of the held-out data.
         """
-        data = self._held_out(posterior)
-        moments = data.moments(0.0)
-        return own_noises_of(data, posterior.likelihood, moments)
+        if not self.noise:
+            return None
+        return NoiseRule(self._noises, replace(self, noise=False))
 
-    def for_prior(self) -> Validation:
-        """The same for the prior alone."""
-        return replace(self, noise=False)
+    def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        data = self._held_out(posterior)
+        return noises_by_residuals(data, posterior.likelihood, data.moments(0.0))
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
-        return held_out(posterior, batches, self.bounds)
+        return held_out_outputs(posterior, batches, self.bounds)

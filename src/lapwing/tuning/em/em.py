@@ -24,33 +24,25 @@ from lapwing.ground.errors import (
     finite_evidence,
     warn,
 )
-from lapwing.ground.files.archive import Archive
 from lapwing.ground.files.atomic import file_at
 from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar
-from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
-from lapwing.posteriors import ExactPosterior, Posterior
+from lapwing.posteriors import Posterior
 from lapwing.posteriors.effective_dimension import LEAST, Estimator
 from lapwing.posteriors.iterative import warn_unless
-from lapwing.posteriors.sampled import SampledPosterior
-from lapwing.tuning.choices import Q, distance, ended, fixed_point, tunes_noise
-from lapwing.tuning.expectation import Expectation, Expected, State, warn_unless_found, with_data
-from lapwing.tuning.noise import output_sums, own_noises
-from lapwing.tuning.solved import Solved
+from lapwing.tuning.em.expectation import Expectation, Expected, warn_unless_found
+from lapwing.tuning.em.maximisation import Maximised, maximised
+from lapwing.tuning.em.state import CHECKPOINT, State
+from lapwing.tuning.hyperparameters import Hyperparameters
+from lapwing.tuning.method import LinearPosterior, Q
+from lapwing.tuning.noise import NoiseRule, noises_now, output_sums
+from lapwing.tuning.result import hyperparameters_of, result_of, tunes_noise
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT = Archive(
-    "lapwing.em", "lapwing.em", 4, "EM(checkpoint=...)", "another checkpoint=, or deleting the file", oldest=4
-)
-"""The kind of file a state is kept in; its schema is raised whenever an older file would be misread."""
-
-SHARE = 0.5
-"""Precisions need not be nearer their fixed point than this part of the standard error of their estimate."""
-
-SLACK = 0.05
+ACCURACY = 0.05
 """Relative gradient of a mode, and error of draws, for each unit that the last step moved a log precision by."""
 
 
@@ -146,66 +138,63 @@ class EM:
             ConvergenceWarning: If it ended before its fixed point, the last mode or draws missed their tolerance, or
                 there was nothing to learn from.
         """
-        if isinstance(posterior, Posterior):
-            posterior = with_data(posterior, self.data, self.unpack)
+        if self.data is not None:
+            posterior = cast(Q, posterior.with_training_data(self.data, self.unpack))
         training = posterior.training
-        like = training.weights
         expectation = self._expectation(posterior)
-        file = (
-            None
-            if self.checkpoint is None
-            else Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior, training))
-        )
-        known = file.read(like.device) if file else None
-        if known is not None:
-            expectation.check(known)
-        state = known or expectation.first()
-        if file:
+        file: Checkpoint[State] | None = None
+        state: State | None = None
+        if self.checkpoint is not None:
+            file = Checkpoint(CHECKPOINT, State, file_at(self.checkpoint), self._settings(posterior))
+            state = file.read(training.weights.device)
+        if state is None:
+            state = expectation.first()
+        else:
+            expectation.check(state)
+        if file is not None:
             hint = "a checkpoint= on a disk that all processes share"
             check_alike(training.data.shared, len(state.trace), "steps so far", hint)
-        noisy = tunes_noise(posterior, self.noise)
-        state = self._run(expectation, state, noisy, file, progress)
+        with_noise = tunes_noise(posterior, self.noise)
+        state = self._run(expectation, state, with_noise, file, progress)
         assert state.measured is not None
-        precisions, scale = state.measured[:-1], state.measured[-1]
-        return ended(posterior, precisions, scale, state.trace, state.draws, noisy=noisy)
+        best = Hyperparameters(state.measured[:-1], state.measured[-1])
+        return result_of(posterior, best, state.trace, state.draws, with_noise=with_noise)
 
-    @property
-    def noisy(self) -> bool:
-        """Whether the noise of a Gaussian likelihood is chosen."""
-        return self.noise
-
-    def own_noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
-        """The maximisation for the noise precision of each output: equation 6.11 with the share that it has in γ.
-
-        Args:
-            posterior: The posterior at whose prior and noise it is asked for.
+    def noise_rule(self) -> NoiseRule | None:
+        """See ``TunesNoise``; without the checkpoint, which is that of one curvature.
 
         Cost:
             An expectation, and a forward pass over the training data with a product with J.
         """
+        if not self.noise:
+            return None
+        return NoiseRule(self.noises, replace(self, noise=False, checkpoint=None, data=None))
+
+    def noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """The maximisation for the noise precision of each output: equation 6.11 with the share that it has in γ.
+
+        Args:
+            posterior: The posterior at whose prior and noise it is asked for.
+        """
         expectation = self._expectation(posterior)
-        found = expectation.at(expectation.first())
+        found = expectation.expect(expectation.first())
         draws = found.state.draws
         if draws is not None:
             draws = expectation.prior(found.state).inverse_root() @ draws
         sums = output_sums(posterior, weights=found.mode.weights, target=self.target, draws=draws)
-        return sums.noises(cast(Tensor, own_noises(posterior)), found.gamma)
-
-    def for_prior(self) -> EM:
-        """The same for the prior alone, without the checkpoint, which is that of one curvature."""
-        return replace(self, noise=False, checkpoint=None, data=None)
+        return sums.noises(noises_now(posterior), found.gamma)
 
     def _expectation(self, posterior: Q) -> Expectation[Q]:
         """What says how the data are at some prior and noise."""
-        like = posterior.training.weights
-        rtol = max(0.1 * self.tolerance, 1e-10 if like.dtype == torch.float64 else 1e-4)  # off by little beside it
+        single = posterior.training.weights.dtype != torch.float64
+        rtol = max(0.1 * self.tolerance, 1e-4 if single else 1e-10)  # off by little beside the tolerance
         return Expectation(posterior, self.target, self.solver, self.samples, self.estimator, rtol, self.seed)
 
     def _run(
         self,
         expectation: Expectation[Any],
         state: State,
-        noisy: bool,
+        with_noise: bool,
         file: Checkpoint[State] | None,
         progress: bool | None,
     ) -> State:
@@ -217,20 +206,13 @@ class EM:
         try:
             with bar:
                 while not state.settled and len(state.trace) <= self.steps:
-                    accuracy = max(expectation.rtol, SLACK * min(1.0, last_move(state)))
-                    here = expectation.at(state, progress, accuracy)
-                    bar.check()
-                    after, left = self._maximised(expectation.posterior, here, noisy)
-                    if after.settled and accuracy > expectation.rtol:
-                        here = expectation.at(here.state, progress)
-                        bar.check()
-                        after, left = self._maximised(expectation.posterior, here, noisy)
-                    found, state = here, after
-                    if file:
+                    found, after = self._step(expectation, state, with_noise, bar, progress)
+                    state = after.state
+                    if file is not None:
                         once(expectation.tangent.training.data.shared, partial(file.write, state))
                     precision = state.trace[-1].prior_precision[0]
-                    bar.update(said=f"precision {precision:.3g}, its logarithm {left:.1g} from the end")
-                    logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], left)
+                    bar.update(said=f"precision {precision:.3g}, its logarithm {after.distance:.1g} from the end")
+                    logger.debug("EM step %d: %s, %.2g left", len(state.trace), state.trace[-1], after.distance)
         except KeyboardInterrupt:
             if state.measured is None:
                 raise
@@ -247,26 +229,19 @@ class EM:
             )
         return state
 
-    def _maximised(self, posterior: Posterior | Solved, found: Expected, noisy: bool) -> tuple[State, float]:
-        """The state after a step, and how far a log precision is from the end at most."""
-        state, misfit, log_marginal = found.state, found.state.scale.new_tensor(found.mode.misfit), None
-        if found.evidence is not None:
-            with torch.no_grad():
-                log_marginal = finite_evidence(float(found.evidence.log_marginal(state.precisions, state.scale)))
-        gamma, observations = found.dimensions.groups, posterior.totals.observations
-        precisions, scale = fixed_point(gamma, found.norms, misfit, state.scale, observations, noisy)
-        moves = moves_of(found, precisions, scale, noisy)
-        left = distance(moves, state.moves)
-        after = replace(
-            state,
-            precisions=precisions,
-            scale=scale,
-            trace=(*state.trace, replace(found.step(posterior), log_marginal=log_marginal)),
-            measured=torch.cat([state.precisions, state.scale.view(1)]),
-            moves=moves,
-            settled=bool((left <= enough(found, observations, self.tolerance)).all()),
-        )
-        return after, float(left.max())
+    def _step(
+        self, expectation: Expectation[Any], state: State, with_noise: bool, bar: Bar, progress: bool | None
+    ) -> tuple[Expected, Maximised]:
+        """A step, as exact as the last one was far; the one that seems to be the last, to the full tolerance."""
+        rtol = max(expectation.rtol, ACCURACY * min(1.0, last_move(state)))
+        found = expectation.expect(state, progress, rtol)
+        bar.check()
+        after = maximised(expectation.posterior, found, with_noise, self.tolerance)
+        if after.state.settled and rtol > expectation.rtol:
+            found = expectation.expect(found.state, progress)
+            bar.check()
+            after = maximised(expectation.posterior, found, with_noise, self.tolerance)
+        return found, after
 
     def _warn(self, expectation: Expectation[Any], found: Expected, steps: int) -> None:
         """Warn where the last solves missed their tolerance, or there was nothing to learn from."""
@@ -275,8 +250,9 @@ class EM:
             warn_unless(found.drawn, solver.cure)
         if expectation.posterior.fitted.noise is None or solver.by_mini_batches:
             warn_unless_found(found.mode, solver)  # a parabola's is missed by rounding alone
-        gamma, noise = found.dimensions.groups, found.dimensions.errors
-        lost = (gamma <= LEAST) & (noise > LEAST)
+        gamma = found.dimensions.groups
+        errors = found.dimensions.errors
+        lost = (gamma <= LEAST) & (errors > LEAST)
         if steps == 1 and not bool(((gamma > LEAST) | lost).any()):
             start = found.state.precisions.tolist()[:3]
             warn(
@@ -287,62 +263,45 @@ class EM:
         if bool(lost.any()):
             warn(
                 f"by {self.samples} draws the effective dimension of {int(lost.sum())} of {len(lost)} groups cannot be "
-                f"told from 0, its standard error up to {float(noise[lost].max()):.2g}: their precisions are no more "
+                f"told from 0, its standard error up to {float(errors[lost].max()):.2g}: their precisions are no more "
                 "than a guess. Try a larger samples=, or estimator='outputs'",
                 ConvergenceWarning,
             )
 
-    def _settings(self, posterior: Posterior | Solved, model: LinearModel) -> dict[str, str]:
+    def _settings(self, posterior: Posterior | LinearPosterior) -> dict[str, str]:
         """What a run depends on."""
-        totals, known, weights = posterior.totals, "", model.weights.double()
-        prior = posterior.prior.diagonal(model.layout, weights)
-        if isinstance(posterior, Posterior):
-            network = posterior.network.fingerprint()
-        else:
-            network = f"weights {float(weights.sum()):.12g} in sum"
-        if isinstance(posterior, ExactPosterior):
-            known = f" of log evidence {posterior.log_marginal():.6g}"
-        elif isinstance(posterior, SampledPosterior):
-            known = f" of {posterior.samples} draws, noise {posterior.perturbation.head(self.samples).fingerprint()}"
-        return {
-            "network": network,
+        weights = posterior.training.weights.double()
+        prior = posterior.prior.diagonal(posterior.training.layout, weights)
+        totals = posterior.totals
+        system = posterior.system
+        settings = {
+            "network": posterior.weights_fingerprint(),
             "weights": f"{len(weights)}",
             "data": f"{totals.examples} examples, {totals.nll:.6g} nats",
-            "posterior": f"{type(posterior).__name__}{known}",
+            "posterior": f"{type(posterior).__name__}{self._known_of(posterior)}",
             "prior": f"{type(posterior.prior).__name__}, its precisions {float(prior.sum()):.9g} in sum, their "
             f"logarithms {float(prior.log().sum()):.9g}",
             "likelihood": f"{posterior.likelihood}, fitted with {posterior.fitted}",
-            "posterior's solver": f"{getattr(posterior, 'solver', None)}",
-        } | {it.name: f"{getattr(self, it.name)}" for it in fields(self) if it.compare and it.name != "steps"}
+            "posterior's solver": f"{None if system is None else system.solver}",
+        }
+        for option in fields(self):
+            if option.compare and option.name != "steps":
+                settings[option.name] = f"{getattr(self, option.name)}"
+        return settings
+
+    def _known_of(self, posterior: Posterior | LinearPosterior) -> str:
+        """What tells a posterior from others of its kind: its evidence where it is exact, or the noise of its draws."""
+        evidence = posterior.evidence
+        if evidence is not None:
+            now = hyperparameters_of(posterior)
+            return f" of log evidence {finite_evidence(float(evidence.log_marginal(now.precisions, now.scale))):.6g}"
+        noise = posterior.draw_noise
+        if noise is not None:
+            draws = noise.prior.shape[1]
+            return f" of {draws} draws, noise {noise.head(self.samples).fingerprint()}"
+        return ""
 
 
 def last_move(state: State) -> float:
     """How far the last step led to moving a log precision; infinitely far before the first."""
     return math.inf if state.moves is None else float(state.moves.abs().max())
-
-
-def moves_of(
-    found: Expected, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""], noisy: bool
-) -> Float[Tensor, " m"]:
-    """Moves of the log precisions, the noise's last; 0 for those that are not waited for.
-
-    Args:
-        found: What expectation said.
-        precisions: Prior precisions that maximisation led to.
-        scale: Relative noise precision that it led to.
-        noisy: Whether the noise may change.
-    """
-    moves = torch.cat([(precisions / found.state.precisions).log(), (scale / found.state.scale).log().view(1)])
-    waited = torch.cat([found.dimensions.groups > LEAST, torch.tensor([noisy], device=moves.device)])
-    return torch.where(waited, moves, 0.0)
-
-
-def enough(found: Expected, observations: float, tolerance: float) -> Float[Tensor, " m"]:
-    """The distance at which each log precision has settled, the noise's last: at best part of its standard error.
-
-    Of the logarithm of a precision that follows γ that is the error of log γ, of the noise's that of log (N - γ).
-    """
-    gamma, free = found.dimensions.groups, max(observations - found.gamma, found.gamma)
-    errors = found.dimensions.errors / gamma.clamp_min(LEAST)
-    errors = torch.cat([errors, errors.new_tensor([found.dimensions.error / free if free else 0.0])])
-    return torch.nan_to_num(SHARE * errors, nan=0.0, posinf=0.0).clamp_min(tolerance)

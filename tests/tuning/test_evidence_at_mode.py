@@ -12,7 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from lapwing.linalg import Dense
 from lapwing.linear.evidence import LogEvidence, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
-from lapwing.tuning.choices import at_mode, fixed_point
+from lapwing.tuning.evidence import at_mode
 from tests.posterior_cases import normal
 
 N, D, RHO = 11, 6, 2.5
@@ -91,12 +91,3 @@ def test_both_rise_alike_where_they_touch() -> None:
     expected = slopes(dense_evidence, *START)
     torch.testing.assert_close(slopes(bound_of(*START).log_marginal, *START), expected, rtol=1e-9, atol=1e-9)
     assert expected.abs().min() > 0.1
-
-
-@pytest.mark.parametrize(("gamma", "expected"), [(4.9, 5.1 / 3.0), (5.0, 5.0 / 3.0), (5.1, 10.0 / (3.0 + 5.1 / 2.0))])
-def test_noise_is_mackays_step_up_to_half_of_the_observations_and_that_of_em_beyond(
-    gamma: float, expected: float
-) -> None:
-    total, misfit, scale = (torch.tensor(value, dtype=torch.float64) for value in (gamma, 3.0, 2.0))
-    alpha, found = fixed_point(total.view(1), torch.ones(1).double(), misfit, scale, 10.0, True)
-    assert float(found) == pytest.approx(expected, rel=1e-12) and float(alpha) == gamma

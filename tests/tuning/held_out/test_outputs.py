@@ -10,8 +10,10 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.data.sources import Batch
-from lapwing.tuning.held_out import evenly, held_out, weights_at
-from lapwing.tuning.search import mean_loss
+from lapwing.tuning.held_out.examples import evenly
+from lapwing.tuning.held_out.interpolation import weights_at
+from lapwing.tuning.held_out.outputs import Contracted, Solved, held_out_outputs
+from lapwing.tuning.held_out.search import mean_loss
 from tests.posterior_cases import STRUCTURES, problem
 
 
@@ -32,12 +34,12 @@ def test_interpolation_is_as_exact_as_said_for_every_eigenvalue() -> None:
 def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: str) -> None:
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], prior=lw.Layerwise((0.2, 5.0))))
-    data = held_out(posterior, [Batch(case.new, case.y[:4]), Batch(case.x, case.y)], (1e-6, 1e6))
-    assert data.exact and len(data.nodes) == 31 and data.grid == data.nodes[::3]
+    data = held_out_outputs(posterior, [Batch(case.new, case.y[:4]), Batch(case.x, case.y)], (1e-6, 1e6))
+    assert isinstance(data, Contracted) and len(data.log_factors) == 31 and data.grid == data.log_factors[::3]
     for log_factor in (data.grid[4], 0.123, -5.1, 8.0):
-        choice = data.choice(log_factor)
+        there = data.posterior_at(log_factor)
         for found, inputs in zip(data.moments(log_factor), (case.new, case.x), strict=True):
-            expected = choice.predict(inputs).logits
+            expected = there.predict(inputs).logits
             assert torch.equal(found.mean, expected.mean)
             torch.testing.assert_close(found.variance, expected.variance, rtol=3e-4, atol=0.0)
 
@@ -45,13 +47,13 @@ def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: st
 def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
     case = problem("categorical")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5, lw.CG(rtol=1e-10))))
-    data = held_out(posterior, [Batch(case.new, case.y[:4])], (1e-2, 1e2))
-    assert not data.exact
+    data = held_out_outputs(posterior, [Batch(case.new, case.y[:4])], (1e-2, 1e2))
+    assert isinstance(data, Solved)
     assert data.grid == pytest.approx([math.log(10) * k for k in (2, 1, 0, -1, -2)])
     (found,) = data.moments(1.0)
     direct = posterior.with_choices(lw.Isotropic(math.e), case.likelihood)
     torch.testing.assert_close(found.covariance, direct.predict(case.new).logits.covariance, rtol=1e-8, atol=1e-12)
-    assert data.choice(1.0).found is not None, "what was solved is not solved again"
+    assert data.posterior_at(1.0).found is not None, "what was solved is not solved again"
 
 
 def test_examples_are_spread_over_all_batches() -> None:
@@ -66,24 +68,24 @@ def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatc
     case = problem("pixels")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
     batches = [Batch(case.x, case.y)]
-    monkeypatch.setattr("lapwing.tuning.held_out.POSITIONS", 12)
-    assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 2
-    monkeypatch.setattr("lapwing.tuning.held_out.POSITIONS", 2048)
-    whole = held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance
-    monkeypatch.setattr("lapwing.tuning.held_out.VARIANCES", 8 * 3 * posterior.network.size)
-    torch.testing.assert_close(held_out(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance, whole)
-    monkeypatch.setattr("lapwing.tuning.held_out.BYTES", 1)
-    monkeypatch.setattr("lapwing.tuning.held_out.LEAST", 18)
-    assert sum(len(batch) for batch in held_out(posterior, batches, (1e-2, 1e2)).batches) == 3
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.POSITIONS", 12)
+    assert sum(len(batch) for batch in held_out_outputs(posterior, batches, (1e-2, 1e2)).batches) == 2
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.POSITIONS", 2048)
+    whole = held_out_outputs(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.VARIANCES", 8 * 3 * posterior.network.size)
+    torch.testing.assert_close(held_out_outputs(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance, whole)
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.BYTES", 1)
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.LEAST", 18)
+    assert sum(len(batch) for batch in held_out_outputs(posterior, batches, (1e-2, 1e2)).batches) == 3
 
 
 @pytest.mark.parametrize("name", ["pixels", "tokens"])
 def test_some_positions_of_many_are_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss is that of those positions, by the predictions of all."""
-    monkeypatch.setattr("lapwing.tuning.held_out.PLACES", 2)
+    monkeypatch.setattr("lapwing.tuning.held_out.outputs.PLACES", 2)
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
-    data = held_out(posterior, [Batch(case.x, case.y)], (1e-2, 1e2))
+    data = held_out_outputs(posterior, [Batch(case.x, case.y)], (1e-2, 1e2))
     assert data.places is not None and len(data.places) == 2
     (found,), (looked,) = data.moments(0.0), data.batches
     assert torch.equal(looked.targets, case.y.flatten(1)[:, data.places])

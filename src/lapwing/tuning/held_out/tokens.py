@@ -36,7 +36,8 @@ class TokenPairs:
     """
 
     def __init__(self, module: nn.Module, axes: Mapping[Key, int]) -> None:
-        self.module, self.axes = module, dict(axes)
+        self.module = module
+        self.axes = dict(axes)
         self.share = 1.0
         self.now = threading.local()
 
@@ -76,7 +77,8 @@ class TokenPairs:
         def first(key: Key, value: Any) -> Any:
             if key not in self.axes or not isinstance(value, Tensor) or value.ndim != self.axes[key] + 1:
                 return value
-            one, other = (part.contiguous() for part in value.unbind(1))
+            one = value[:, 0].contiguous()
+            other = value[:, 1].contiguous()
             pairs.append((one, other))
             return one
 
@@ -152,15 +154,21 @@ def of_one_shape(data: Data) -> bool:
 def shapes(inputs: Inputs) -> tuple[tuple[Key, tuple[int, ...]], ...]:
     """The name and the shape of each entry for one example."""
     examples = count(inputs)
-    tensors = [(key, value) for key, value in entries(inputs).items() if isinstance(value, Tensor)]
-    return tuple((key, tuple(v.shape[1:] if v.ndim and len(v) == examples else v.shape)) for key, v in tensors)
+    found: list[tuple[Key, tuple[int, ...]]] = []
+    for key, value in entries(inputs).items():
+        if isinstance(value, Tensor):
+            by_example = value.ndim > 0 and len(value) == examples
+            found.append((key, tuple(value.shape[1:] if by_example else value.shape)))
+    return tuple(found)
 
 
 def entries(inputs: Inputs) -> dict[Key, Any]:
     """The entries of inputs by the names or the places at which a network is called with them."""
     if isinstance(inputs, Mapping):
         return {key: value for key, value in inputs.items()}
-    return dict(enumerate(inputs if isinstance(inputs, tuple) else (inputs,)))
+    if isinstance(inputs, tuple):
+        return dict(enumerate(inputs))
+    return {0: inputs}
 
 
 def with_entries(inputs: Inputs, values: Mapping[Key, Any]) -> Inputs:

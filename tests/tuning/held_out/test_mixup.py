@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -12,9 +13,8 @@ from torch import nn
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.posteriors import Posterior
-from lapwing.tuning import mixup
-from lapwing.tuning.method import default
-from lapwing.tuning.mixup import (
+from lapwing.tuning.held_out import mixup
+from lapwing.tuning.held_out.mixup import (
     ERRORS,
     FACTORS,
     MOST,
@@ -26,7 +26,8 @@ from lapwing.tuning.mixup import (
     natural_share,
     too_hard,
 )
-from lapwing.tuning.tokens import pairs_of_tokens
+from lapwing.tuning.held_out.tokens import pairs_of_tokens
+from lapwing.tuning.tune import default, tune
 from tests.checker import unchecked
 from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
 from tests.tuning.cases import fit
@@ -92,7 +93,7 @@ def test_is_the_default_of_every_structure(structure: str) -> None:
     posterior = case.fit(recipe)
     assert default(posterior) == lw.Mixup()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lapwing.tuning.method.Mixup", lambda: lw.Mixup(examples=20))
+        patch.setattr(sys.modules[tune.__module__], "Mixup", lambda: lw.Mixup(examples=20))
         tuned = lw.tune(posterior)
     assert tuned.trace[-1].validation_nll is not None
 

@@ -1,0 +1,125 @@
+"""Choosing the hyper-parameters of a posterior, by the method given or the one that suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from lapwing.ground.data.sources import Source
+from lapwing.ground.distributed import check_alike
+from lapwing.ground.errors import check_kind
+from lapwing.ground.files.records import checksum
+from lapwing.ground.progress import working
+from lapwing.jacobian.model import undisturbed
+from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
+from lapwing.posteriors import Posterior
+from lapwing.tuning.elbo import ELBO
+from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.held_out.mixup import Mixup, mixable
+from lapwing.tuning.held_out.validation import Validation
+from lapwing.tuning.method import Method
+from lapwing.tuning.noise import TunesNoise, tuned_by_output
+
+T = TypeVar("T")
+
+OWN = ("data", "unpack", "checkpoint")
+"""Fields of a method that each process may have its own of."""
+
+
+@runtime_checkable
+class SelfTuned(Protocol):
+    """A posterior of another kind, which knows how its hyper-parameters are chosen."""
+
+    def tuned(self, method: Any, progress: bool | None) -> Any:
+        """The posterior with other hyper-parameters; ``None`` for its own way to choose them."""
+        ...
+
+
+@undisturbed()
+def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
+    """A posterior with a better prior precision, and with it a better link or noise precision.
+
+    Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
+    is a Gaussian likelihood of several outputs, each with a noise of its own: their ratios change the curvature, which
+    is computed again, two to five times. ``Gaussian(shared=True)`` has one noise for all, and its curvature is reused.
+
+    Args:
+        posterior: The posterior.
+        method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
+            ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
+            tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
+            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels and for real
+            targets, by ``EvidenceGradient()``: the noise must be that of the network, whose outputs predictions have
+            for their mean, and the linear model, trained anew, fits the data better than it.
+            ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
+            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
+            ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
+        progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
+
+    Returns:
+        The posterior at the chosen values; its ``trace`` has grown by the steps taken.
+
+    Raises:
+        ConfigError: If there is no such method, or the best values are not positive and finite.
+        DataError: If processes that share the data differ in the method.
+        MismatchError: If the network was written to since the fit.
+        UnsupportedError: If the method needs what the posterior has not.
+
+    Cost:
+        That of the method; ``Mixup()``, ``ELBO()`` and ``EM()`` read the training data, more than once.
+
+    Example:
+        >>> import torch
+        >>> import lapwing as lw
+        >>> x = torch.randn(50, 2)
+        >>> y = x.sum(1, keepdim=True) + 0.5 * torch.randn(50, 1)
+        >>> posterior = lw.Laplace(lw.Gaussian()).fit(torch.nn.Linear(2, 1), (x, y))
+        >>> tuned = lw.tune(posterior)
+        >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
+        True
+    """
+    with working("tune", progress):
+        return _tuned(posterior, method, progress)
+
+
+def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) -> T:
+    """The posterior with the values that a method chose; see ``tune``."""
+    if isinstance(posterior, SelfTuned):
+        return posterior.tuned(method, progress)
+    check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
+    fitted = cast(Posterior, posterior)
+    if method is None:
+        method = default(fitted)
+    elif isinstance(method, Iterable) and not isinstance(method, str):
+        method = Validation(method)
+    hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
+    check_kind("the method", method, (Method,), hint)
+    fitted.network.check_unchanged()
+    if fitted.data is not None and fitted.data.shared:
+        check_alike(True, checksum(options_of(method)), "method to tune by", "the same choices in each")
+    if isinstance(method, TunesNoise):
+        return cast(Any, tuned_by_output(fitted, method, progress))
+    return cast(Any, method).tune(fitted, progress)
+
+
+def options_of(method: object) -> object:
+    """What a method is, its data aside: its name and its options."""
+    if not is_dataclass(method):
+        return method
+    options = [getattr(method, each.name) for each in fields(method) if each.name not in OWN]
+    return type(method).__name__, options
+
+
+def default(posterior: Posterior) -> Method:
+    """The method for those who have no opinion."""
+    if posterior.likelihood.labels:
+        if posterior.likelihood.event_dim > 1 and posterior.exact:
+            return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
+        alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
+        if not alone and (posterior.data is None or mixable(posterior)):
+            return Mixup()
+    real_targets = isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)
+    if not (real_targets and posterior.exact):
+        return ELBO()
+    return EvidenceGradient(noise="residuals" if posterior.leaves_out_correlations else True)
