@@ -167,7 +167,7 @@ MUTANTS = (
         "jacobian/layers/test_factors.py",
     ),
     m("out[:, inputs.numel() :] = 1.0", "out[:, inputs.numel() :] = 0.0", "jacobian/layers/test_factors.py"),
-    m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian/network/test_spelled.py"),
+    m("k.mT / q.shape[-1] ** 0.5", "k.mT / q.shape[-1]", "jacobian/network/test_decompositions.py"),
     m("root = self.rows() * variance.sqrt()", "root = self.rows() * variance", "jacobian/layers/test_factors.py"),
     m(
         "self._right[names].decomposed, 1.0 / max(count, 1))",

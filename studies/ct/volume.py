@@ -21,7 +21,7 @@ from benchmarks.report import Row, timed
 from lapwing.cli.demonstration import INSIDE, REACH
 from lapwing.comparison.bench import measured
 from lapwing.ground import probes
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linear.solvers import SGD
 from lapwing.methods import ct
 from lapwing.methods.ct.image import scaled

@@ -24,7 +24,7 @@ from benchmarks.data import Pair, digits
 from benchmarks.networks import seeded
 from benchmarks.report import Row, attempt
 from benchmarks.training import train as descended
-from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Prior

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
 X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)

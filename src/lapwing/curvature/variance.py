@@ -14,9 +14,10 @@ from torch import Tensor
 from lapwing.curvature.sums import Held
 from lapwing.ground.data import Inputs, chunks, count
 from lapwing.ground.progress import Bar
+from lapwing.jacobian.forward_pass import Workspace
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.model import Model, Pass, Room
+from lapwing.jacobian.model import Model, Pass
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
@@ -57,7 +58,7 @@ class Propagation:
             contractions of the structure; memory ``BUDGET`` beyond the result.
         """
         found: list[list[Tensor]] = []
-        room: Room = {}
+        room: Workspace = {}
         cheaper = "" if self.model.survey.head else CHEAPER
         with Bar("covariances of outputs", unit="positions", cheaper=cheaper) as bar:
             for part in self.passes(inputs):
@@ -73,7 +74,7 @@ class Propagation:
         return mean, covariances
 
     def _of_outputs(
-        self, part: Pass, places: Int[Tensor, " p"] | None, room: Room, bar: Bar
+        self, part: Pass, places: Int[Tensor, " p"] | None, room: Workspace, bar: Bar
     ) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
         each: list[list[Tensor]] = []
@@ -136,7 +137,7 @@ class Propagation:
         """Variances of each layer's weights, see ``variance_of``, by the layer's names and the kind of its factor."""
         return {}
 
-    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> list[Factor]:
+    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Workspace | None = None) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
         return [self._precise(factor) for factor in part.factors(cotangents, room)]
 

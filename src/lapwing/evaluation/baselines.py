@@ -17,7 +17,7 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, Un
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.network import call, like_of, serving
 from lapwing.jacobian.network.output import Output, check_output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive
 

@@ -17,10 +17,11 @@ from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
-from lapwing.jacobian.model import undisturbed
-from lapwing.jacobian.network.network import digest_of
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import opened, surveyed
+from lapwing.jacobian.network.snapshot import digest_of
+from lapwing.jacobian.network.unwrapping import opened
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior

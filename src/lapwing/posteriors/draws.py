@@ -16,7 +16,8 @@ from lapwing.ground.data import Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
-from lapwing.jacobian.model import MANY, undisturbed
+from lapwing.jacobian.model import MANY
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.problem import NOISE, Perturbation
 from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratio, output_squares

@@ -19,7 +19,7 @@ from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.jacobian.layers.factors import jacobian_rows
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import Diagonal, Operator

@@ -20,7 +20,7 @@ from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, Posterior

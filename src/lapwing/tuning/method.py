@@ -11,7 +11,7 @@ from lapwing.ground.errors import check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.ranks import check_alike
 from lapwing.ground.records import checksum
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal
 from lapwing.posteriors import ExactPosterior, Posterior, WeightPosterior

@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 import lapwing as lw
 from lapwing.ground.data import Batch
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import plain
+from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.plain import Columnwise, Reverse
 from tests.curvature.naive import surveyed

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.data import Split, digits
-from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.network.scale_invariance import normalised
 from studies.sampled.networks import FixUpBlock, Transformer, cloud, cnn, resnet
 from studies.sampled.setting import FAMILIES, SIZES, inputs, network, trained
 

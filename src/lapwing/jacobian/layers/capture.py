@@ -24,8 +24,8 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.layers.loose import Way
+from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.spelled import SPELLED, attend
 
 Kind = Literal["linear", "conv", "channel_norm", "layer_norm", "embedding"]
 
@@ -80,10 +80,10 @@ class Capture(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        spelled = attend if func is F.multi_head_attention_forward else SPELLED.get(func)
-        if spelled is not None:
+        decomposed = attend if func is F.multi_head_attention_forward else DECOMPOSITIONS.get(func)
+        if decomposed is not None:
             with self:
-                return spelled(*args, **kwargs)
+                return decomposed(*args, **kwargs)
         output = func(*args, **kwargs)
         if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
             kind, signature = LAYERS[func]
@@ -151,7 +151,7 @@ LAYERS: dict[Callable[..., Any], tuple[Kind, inspect.Signature]] = {
     F.layer_norm: ("layer_norm", inspect.signature(F.layer_norm)),
     **{norm: ("channel_norm", inspect.signature(norm)) for norm in (F.batch_norm, F.group_norm)},
 }
-"""Layer functions that are known, and their arguments; those that C++ hides are spelled out."""
+"""Layer functions that are known, and their arguments; those that C++ hides are decomposed."""
 
 
 NORMS = ("channel_norm", "layer_norm")

@@ -15,7 +15,7 @@ from torch.func import grad, jvp, vjp
 from lapwing.ground.data import Batch
 from lapwing.ground.tree import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.network.spelled import twice_differentiable
+from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.products.forms import Form, Store
 from lapwing.jacobian.products.plain import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.recording import Recording, Traced

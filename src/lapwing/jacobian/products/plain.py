@@ -18,10 +18,11 @@ from torch.func import jvp, vmap
 
 from lapwing.ground.data import Batch, Inputs
 from lapwing.ground.errors import UnsupportedError, reason_of
+from lapwing.jacobian.forward_pass import along
 from lapwing.jacobian.layers.capture import history
-from lapwing.jacobian.model import Model, along
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import ALONE, Network
-from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linear.model import Chunk
 

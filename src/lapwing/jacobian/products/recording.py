@@ -19,8 +19,8 @@ from lapwing.ground.data import Batch, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.jacobian.products.split import Split, Tensors, held_bytes, split
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.model import Chunk

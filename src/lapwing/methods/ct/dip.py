@@ -28,7 +28,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.progress import Bar, track
 from lapwing.ground.whole import check_directory, file_at
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.methods.ct.checkpoint import ARCHIVE, Fit, reached, resume
 from lapwing.methods.ct.observed import Measurement

@@ -15,7 +15,7 @@ from lapwing.ground import probes
 from lapwing.ground.data import Array, as_tensor, check_finite
 from lapwing.ground.errors import ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.gauss_newton import GGNProduct

@@ -15,10 +15,12 @@ from lapwing.ground import probes
 from lapwing.ground.data import Data, chunks
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.factors import jacobian_rows
-from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.model import BUDGET
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import surveyed, unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.kernels import Features, Kernel
 from lapwing.methods.gp.matrix import check_room

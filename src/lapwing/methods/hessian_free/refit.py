@@ -17,8 +17,8 @@ from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import Bar
 from lapwing.ground.tree import summed
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.methods.hessian_free.regularisers import PIECE, InSample, Regulariser

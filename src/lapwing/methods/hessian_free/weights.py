@@ -14,10 +14,10 @@ from lapwing.ground.data import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
 from lapwing.ground.progress import working
 from lapwing.ground.tree import Layout, Params
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.choices import PerPoint, Probed, Signs
 from lapwing.methods.hessian_free.probed import Variances

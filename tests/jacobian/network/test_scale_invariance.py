@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
-from lapwing.jacobian.network.invariance import normalised, scale_invariant
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.scale_invariance import normalised, scale_invariant
 from lapwing.priors import Layerwise
 from tests.checker import unchecked
 from tests.posterior_cases import labels, normal, portrait, refused, seeded
