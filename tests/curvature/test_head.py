@@ -15,7 +15,8 @@ from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum
 from lapwing.ground.data import Data
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import base

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from lapwing.ground.data import take
 from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey, by_example
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
-from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods.base import identity_cotangents

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lapwing.ground.data import count, take
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import jacobian_rows
-from lapwing.jacobian.model import Pass
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers, probe
 from tests.curvature import naive

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from lapwing.curvature.variance import explicit
 from lapwing.ground.data import Inputs, chunks, take
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
-from lapwing.jacobian.model import BUDGET, Model, Pass
-from lapwing.jacobian.products.plain import Columnwise
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.products.autodiff import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 

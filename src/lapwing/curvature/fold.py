@@ -17,7 +17,8 @@ from torch import Tensor
 from lapwing.ground.data import Data, check_inputs, chunks, tensors
 from lapwing.ground.errors import DataError, DataWarning, warn
 from lapwing.ground.ranks import all_of
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.model import Model
 
 
 @final

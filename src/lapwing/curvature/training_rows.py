@@ -13,9 +13,10 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data import Inputs, chunks, concatenated, count, take, tensors
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer
-from lapwing.jacobian.model import BUDGET, Model, Pass
-from lapwing.jacobian.products.linearisation import BatchJacobian
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 LOOKED_AT = 8

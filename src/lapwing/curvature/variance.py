@@ -14,10 +14,10 @@ from torch import Tensor
 from lapwing.curvature.sums import Held
 from lapwing.ground.data import Inputs, chunks, count
 from lapwing.ground.progress import Bar
-from lapwing.jacobian.forward_pass import Workspace
+from lapwing.jacobian.forward_pass import Pass, Workspace
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 

@@ -15,8 +15,9 @@ from lapwing.evaluation.metrics.elements import labelled
 from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.ground.progress import working
-from lapwing.jacobian.network.network import call, like_of, serving
+from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output, check_output
+from lapwing.jacobian.network.serving import call, serving
 from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.predictive import Moments, Predictive, predictive

@@ -26,8 +26,8 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.layers.factors import ConvOptions
-from lapwing.jacobian.products.forms import multiplications
 from lapwing.jacobian.products.hessian import hessian_product
+from lapwing.jacobian.products.strategy import multiplications
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.posteriors.exact import check_rounding

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
-from lapwing.jacobian.products.forms import count
+from lapwing.jacobian.products.strategy import count
 from tests.curvature import naive
 
 N, K = 3, 4

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.network.network import serving
+from lapwing.jacobian.network.serving import serving
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused, seeded
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from lapwing.jacobian.network.network import ALONE
+from lapwing.jacobian.network.serving import ALONE
 
 
 class Decomposed(TorchFunctionMode):

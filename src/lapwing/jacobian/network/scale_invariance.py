@@ -16,8 +16,9 @@ from lapwing.ground import probes
 from lapwing.ground.data import Inputs, InputsLike, checked, count, is_pair, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError, describe
 from lapwing.ground.tree import Params
-from lapwing.jacobian.network.network import Network, call, serving
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
+from lapwing.jacobian.network.serving import call, serving
 from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.priors import Layerwise
 

@@ -17,7 +17,7 @@ from lapwing.ground.data import Batch, Inputs, chunks, count
 from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import without_advice
-from lapwing.jacobian.products.plain import Reverse
+from lapwing.jacobian.products.autodiff import Reverse
 
 logger = logging.getLogger(__name__)
 

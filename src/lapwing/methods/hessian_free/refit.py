@@ -110,8 +110,7 @@ class Refit:
     @cached_property
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
-        form = "plain" if self.network.size <= SMALL else None
-        hessian = hessian_product(self.model, form)
+        hessian = hessian_product(self.model, "autodiff" if self.network.size <= SMALL else "traced")
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

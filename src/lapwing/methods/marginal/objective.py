@@ -17,8 +17,9 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.loose import right_way
-from lapwing.jacobian.network.network import Network, call, like_of
+from lapwing.jacobian.network.network import Network, like_of
 from lapwing.jacobian.network.output import Output
+from lapwing.jacobian.network.serving import call
 from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.jacobian.survey import find_layers, probe
 from lapwing.likelihoods import Likelihood
