@@ -32,19 +32,21 @@ def examples_apart(network: Network, inputs: Inputs) -> Generator[None]:
         inputs: The examples there are, such as the nodes of a graph and its edges.
 
     Raises:
+        DataError: If it takes neither.
         UnsupportedError: If the network takes all examples and not a few of them.
     """
     try:
         yield
-    except LapwingError:
-        raise
     except Exception as error:
+        failure = error.__cause__ if isinstance(error, LapwingError) else error
+        if failure is None:  # refused by this library, not by the network
+            raise
         try:
             with torch.no_grad():
                 network(inputs)
         except Exception:
-            raise error from None
-        failed = f"{type(error).__name__}, {reason_of(error):.120}"
+            raise error from error.__cause__
+        failed = f"{type(failure).__name__}, {reason_of(failure):.120}"
         raise UnsupportedError(
             "a network that takes any of the examples without the others",
             f"one that takes all {count(inputs)} and fails on the first few: {failed}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from pathlib import Path
 from typing import overload
 
 import torch
@@ -14,7 +16,7 @@ from lapwing.curvature.fold import check_same
 from lapwing.ground.archive import Archive, Json, Tensors
 from lapwing.ground.data import Data, Source, Unpack, several
 from lapwing.ground.device import default_device_aside
-from lapwing.ground.errors import MismatchError, check_kind
+from lapwing.ground.errors import ConfigError, MismatchError, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.ranks import once
 from lapwing.ground.whole import check_directory, file_at
@@ -48,8 +50,8 @@ def read_header(path: str | PathLike[str]) -> Json:
         any. Long vectors are references ``{"tensor": name}``.
 
     Raises:
+        ConfigError: If there is no such file.
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.
-        FileNotFoundError: If there is none.
 
     Example:
         >>> import tempfile, torch, lapwing as lw
@@ -61,7 +63,7 @@ def read_header(path: str | PathLike[str]) -> Json:
         >>> header["posterior"], header["prior"], header["totals"]["examples"]
         ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0}, 20)
     """
-    return POSTERIOR.header(path)
+    return POSTERIOR.header(there(path))
 
 
 @default_device_aside()
@@ -179,9 +181,9 @@ def load(
         device: Where to put a Gaussian process.
 
     Raises:
+        ConfigError: If there is no such file.
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing; if the data are not
             those the posterior was fitted to; if this torch draws other random features than the one that wrote it.
-        FileNotFoundError: If there is none.
         MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint;
             if there is a network and none is needed, or none and one is; if the output is another, or is taken by a
             function and there is none.
@@ -191,8 +193,9 @@ def load(
         of ``KFAC`` are computed again when first asked for.
     """
     with working("load", progress):
-        header = POSTERIOR.header(path)
-        tensors = POSTERIOR.tensors(file_at(path), header)
+        file = there(path)
+        header = POSTERIOR.header(file)
+        tensors = POSTERIOR.tensors(file, header)
         kind = str(header.get("posterior"))
         if model is None and kind not in KINDS:
             expected = f"the network it was fitted to, for '{path}' is a {kind:.40}"
@@ -212,6 +215,22 @@ def load(
             if isinstance(posterior, FunctionPosterior):
                 return posterior.with_data()
         return posterior
+
+
+def there(path: str | PathLike[str]) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        ConfigError: If there is none; naming the one beside it whose name is closest.
+    """
+    file = file_at(path)
+    if file.is_file():
+        return file
+    came = "a directory" if file.is_dir() else "where there is none"
+    beside = {each.stem: each for each in file.parent.glob("*") if each.is_file()}
+    close = difflib.get_close_matches(file.stem, beside, 1)
+    cure = f"'{beside[close[0]]}'" if close else "the path that save(posterior, path) was given"
+    raise ConfigError("a file that lapwing.save wrote", f"'{file}', {came}", cure)
 
 
 def installed() -> str:

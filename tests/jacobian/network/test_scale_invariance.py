@@ -159,7 +159,7 @@ def test_what_are_no_inputs() -> None:
     nothing: Any = None
     with refused(DataError, "finite inputs"):
         normalised(model, ROWS * torch.nan)
-    with refused(DataError, "inputs as the network takes them"):
+    with refused(DataError, "Try x alone, of (x, y)"):
         normalised(model, (ROWS, labels(20, classes=2)))
     with unchecked(), refused(DataError, "NoneType"):
         normalised(model, nothing)

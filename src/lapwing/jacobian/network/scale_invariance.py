@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike, checked, count, is_pair, ordinary, over_tensors, place, take
-from lapwing.ground.errors import DataError, UnsupportedError, describe
+from lapwing.ground.data import Inputs, InputsLike, checked, count, ordinary, over_tensors, place, take
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
@@ -50,7 +50,8 @@ def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, 
         output: Which part of what the network returns is its output: a key, an index or a function of it.
 
     Raises:
-        DataError: If there are no inputs, or they are not finite, or no two for a normalisation over the batch.
+        DataError: If there are no inputs, they are not finite or not what the network takes, or there are no two for a
+            normalisation over the batch.
         UnsupportedError: If no weight is normalised.
 
     Cost:
@@ -62,12 +63,7 @@ def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, 
         (('0.weight', '0.bias'),)
     """
     network = Network.of(unwrapped(model, "normalised(model, x)"), output)
-    try:
-        parts = scale_invariant(network, checked(inputs, network.like))
-    except TypeError as error:
-        if is_pair(inputs):
-            raise DataError("inputs as the network takes them", describe(inputs), "x alone, of (x, y)") from error
-        raise
+    parts = scale_invariant(network, checked(inputs, network.like))
     if not parts:
         raise UnsupportedError(
             "a network with weights that a normalisation leaves without a scale", "none", "Isotropic() or Layerwise()"

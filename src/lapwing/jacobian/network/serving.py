@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs
+from lapwing.ground.data import UNPACK, Inputs, is_pair
 from lapwing.ground.device import users_default_device
-from lapwing.ground.errors import UnsupportedError, describe
+from lapwing.ground.errors import DataError, UnsupportedError, describe, reason_of
 from lapwing.ground.tree import Params
 from lapwing.jacobian.network.checkpoints import without_checkpoints
 from lapwing.jacobian.network.output import Output, output_of
@@ -24,17 +24,15 @@ ALONE = threading.RLock()
 """Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
 tensors meanwhile, and `jvp` and `sdpa_kernel` count and choose for the whole process, so that threads take turns."""
 
-RECOMPUTED = (
-    "Expected a network in eval mode, or one that keeps what its backward pass needs. Got one in training mode that "
-    "computes or fetches it again, by torch.autograd.graph.saved_tensors_hooks. Try model.eval() before the fit."
-)
-"""What is said of a network whose derivatives would be those of another function."""
+RECOMPUTED = "this network computes or fetches what its backward pass needs again, by saved_tensors_hooks"
+"""What PyTorch says of a network in training mode whose derivatives would be those of another function."""
+
+REFUSALS = (IndexError, RuntimeError, TypeError, ValueError)
+"""Errors, of these very classes, by which a network says that its inputs are not what it takes."""
 
 
 def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True, output: Output = None) -> Tensor:
     """Raw outputs of a module that computes with these parameters and buffers in place of its own, tied weights tied.
-
-    An error of the module stays its own, with a note on what it was given.
 
     Args:
         module: The module.
@@ -44,7 +42,9 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
         output: Which part of what it returns is its output.
 
     Raises:
-        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
+        DataError: If it fails on these inputs.
+        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced; if it is in training mode and
+            its backward pass would not be that of what was computed.
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
@@ -54,11 +54,34 @@ def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = Tru
     try:
         with users_default_device():
             returned = functional_call(module, tensors, positional, keywords, tie_weights=tied)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
-        error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")
-        raise
+    except REFUSALS as error:
+        if str(error) == RECOMPUTED:
+            raise UnsupportedError(
+                "a network in eval mode, or one that keeps what its backward pass needs",
+                "one in training mode that computes or fetches it again, by torch.autograd.graph.saved_tensors_hooks",
+                "model.eval() before the fit",
+            ) from error
+        if type(error) not in REFUSALS or transformed():
+            raise
+        raise _refused(error, inputs) from error
     return output_of(returned, output)
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` runs: where it refuses an operation, its caller has another way."""
+    return torch._C._functorch.maybe_current_level() is not None  # pyright: ignore
+
+
+def _refused(error: Exception, inputs: Inputs) -> DataError:
+    """What is said of a network that fails on its inputs."""
+    cure = f"inputs for which model(x) works, and targets after them, as in fit(model, (x, y)); or {UNPACK}"
+    if isinstance(error, TypeError) and is_pair(inputs):
+        cure = "x alone, of (x, y)"
+    return DataError(
+        "inputs that the network takes",
+        f"{describe(inputs)}, for which it raises {type(error).__name__}: {reason_of(error):.160}",
+        cure,
+    )
 
 
 @contextmanager
