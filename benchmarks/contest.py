@@ -16,7 +16,7 @@ from benchmarks.networks import weight_count
 from benchmarks.problems import PROBLEMS, Batches, batches, gradient
 from benchmarks.products import EXAMPLES, STRATEGIES
 from benchmarks.report import timed
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.cache import MEMORY
 from lapwing.jacobian.products.linearisation import Linearisation

@@ -148,10 +148,10 @@ def curve(panel: Any, rows: Sequence[Row], x: str, y: str, **style: Any) -> Any:
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
     """Write ``{"commit", "command", "machine", "rows"}`` to ``path``, replacing it whole or not at all."""
-    from lapwing.ground import whole  # here, because processes that are measured import this module too
+    from lapwing.ground.files import atomic  # here, because processes that are measured import this module too
 
     report = {"commit": commit(), "command": command(sys.argv), "machine": machine(), "rows": list(rows)}
-    whole.write_json(report, path)
+    atomic.write_json(report, path)
 
 
 def command(words: Sequence[str]) -> str:

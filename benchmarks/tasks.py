@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
-from benchmarks.data import CHECKPOINTS, Pair, cifar10, generated_images, generator
+from benchmarks.data import CHECKPOINTS, Pair, cifar10, generated_images
 from benchmarks.networks import ResNet, seeded
 from benchmarks.report import Row
 from lapwing.evaluation import metrics
-from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor
 from lapwing.posteriors import MatrixFreePosterior, Posterior
-from lapwing.predictive import Classification, Moments
+from lapwing.predictive import Moments
 
 RESNETS = ("ella_resnet20", "resnet20", "resnet32")
 IMAGES, VALIDATION, BATCH = 2000, 300, 100
@@ -41,8 +37,6 @@ class Task:
         examples: How many training examples there were.
         event_dim: Axes of positions.
         class_dim: Axis of the classes.
-        pixels: Of images that are corrupted, the inputs of ``test`` in [0, 1].
-        transform: From these pixels to what the network takes.
     """
 
     name: str
@@ -53,8 +47,6 @@ class Task:
     examples: int
     event_dim: int = 0
     class_dim: int = -1
-    pixels: Tensor = field(default_factory=lambda: torch.empty(0))
-    transform: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
 
     @classmethod
     def read(cls, name: str, setting: Setting, images: int = IMAGES) -> Task:
@@ -63,31 +55,17 @@ class Task:
             made = generated_images(3, 16, train=12, test=20)
             model = seeded(lambda: ResNet(1, projection=True, head="fc"), 0).eval()
             held_out, (raw, labels) = made.parted(8)
-            pixels = raw.sigmoid()
-            return cls("generated", model, made.train, held_out, (pixels, labels), EXAMPLES, pixels=pixels)
+            return cls("generated", model, made.train, held_out, (raw.sigmoid(), labels), EXAMPLES)
         checkpoint = CHECKPOINTS[name]
         data = cifar10(setting.data, checkpoint).head(setting.images or images)
-        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (checkpoint.mean, checkpoint.std))
         held_out, test = data.parted(VALIDATION)
-        task = cls(name, checkpoint.load(setting.data), data.train, held_out, test, EXAMPLES)
-        return replace(task, pixels=(test[0] * std + mean).clamp(0, 1), transform=lambda x: (x - mean) / std)
+        return cls(name, checkpoint.load(setting.data), data.train, held_out, test, EXAMPLES)
 
     @property
     def likelihood(self) -> lw.Categorical:
         """Each training example at hand stands for its share of all."""
         weight = self.examples / len(self.train[1])
         return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
-
-    @property
-    def alone(self) -> dict[str, Callable[[], Map]]:
-        """The network as it is, and with the temperature that suits the held-out images best."""
-        network = Map(self.model)
-        return {"plain": lambda: network, "temperature scaling": lambda: network.calibrated(self.held_out)}
-
-    @cached_property
-    def plain(self) -> float:
-        """Test NLL of the network alone."""
-        return metrics.nll(probabilities(Map(self.model), self.test[0]), self.test[1])
 
 
 def matrix_free(model: nn.Module, pair: Pair, alpha: float, solver: lw.CG | None = None) -> MatrixFreePosterior:
@@ -103,12 +81,6 @@ def probabilities(predictor: Any, x: Tensor, **options: Any) -> Tensor:
     return torch.cat([predictor.predict(part, **options).probs for part in x.split(BATCH)])
 
 
-def marginal(probs: Tensor, task: Task) -> Row:
-    """Scores of the probabilities of each test image."""
-    row = scored(probs, task.test[1], "nll", "ece", "accuracy", "brier")
-    return {"test_images": len(probs)} | row | {"nll_over_plain": row["nll"] / task.plain}
-
-
 def scored(probs: Tensor, labels: Tensor, *names: str) -> Row:
     """Metrics of probabilities, by name."""
     return {name: float(getattr(metrics, name)(probs, labels)) for name in names}
@@ -121,75 +93,3 @@ def moments(posterior: Posterior, x: Tensor, choices: Sequence[Posterior]) -> li
         Moments(torch.cat([one.mean for one in same]), torch.cat([one.covariance for one in same]))
         for same in zip(*parts, strict=True)
     ]
-
-
-def corruption_sweep(predictor: Any, task: Task, names: tuple[str, ...], images: int) -> Any:
-    """Scores of so many of the test images, evenly spread, corrupted."""
-    chosen = torch.linspace(0, len(task.pixels) - 1, min(images, len(task.pixels))).round().long()
-    pair = task.pixels[chosen], task.test[1][chosen]
-    options = {"names": names, "transform": task.transform, "generator": generator(2)}
-    return lw.corruption_sweep(Batched(predictor), *pair, **options)
-
-
-@dataclass(frozen=True, eq=False)
-class Batched:
-    """A predictor that is given a hundred images at a time, so that draws of their logits fit in memory."""
-
-    inner: Predictor
-
-    @property
-    def likelihood(self) -> Any:
-        """p(y | f)."""
-        return self.inner.likelihood
-
-    def predict(self, x: Tensor) -> Classification:
-        """All predictions, as one."""
-        probs = probabilities(self.inner, x)
-        return Classification(Moments.certain(probs.clamp_min(1e-30).log()), probs)
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A posterior that predicts by Monte Carlo over the logits, with the same numbers every time.
-
-    Args:
-        posterior: The posterior.
-        samples: Draws.
-    """
-
-    posterior: Posterior
-    samples: int
-
-    @property
-    def likelihood(self) -> Any:
-        """p(y | f)."""
-        return self.posterior.likelihood
-
-    def predict(self, x: Tensor) -> Any:
-        """Probabilities averaged over draws of the logits."""
-        return self.posterior.predict(x, "mc", samples=self.samples, generator=generator())
-
-
-@dataclass(frozen=True, eq=False)
-class Linearised:
-    """Functions ``f(x) + J(x) (w_j - w̃)`` for draws w_j of the weights, the same for every input.
-
-    Args:
-        posterior: Whose.
-        draws: Deviations ``w_j - w̃``, ``[s, d]``.
-    """
-
-    posterior: Posterior
-    draws: Float[Tensor, "s d"]
-
-    @classmethod
-    def of(cls, posterior: Posterior, samples: int, generator: torch.Generator) -> Linearised:
-        """With draws of a posterior."""
-        return cls(posterior, posterior.sample(samples, generator=generator) - posterior.network.weights)
-
-    def outputs(self, x: Tensor) -> Float[Tensor, "s n c"]:
-        """Outputs of every function at some inputs."""
-        own = self.posterior
-        with torch.no_grad():
-            mean, moved = own.pushed(x, self.draws.mT)
-            return mean + moved.movedim(-1, 0)

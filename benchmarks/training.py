@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-Schedule = Literal["cosine", "constant", "cuts", "decay"]
+Schedule = Literal["cosine", "constant"]
 
 
 def train(
@@ -25,12 +25,11 @@ def train(
     rate: float = 5e-3,
     batch: int = 100,
     decay: float = 0.0,
-    optimiser: Literal["adam", "sgd"] = "adam",
     schedule: Schedule = "cosine",
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     seed: int = 0,
 ) -> nn.Module:
-    """Descent on the loss plus ``γ/2 ‖θ‖²``, in place; the network comes back in evaluation mode.
+    """Adam on the loss plus ``γ/2 ‖θ‖²``, in place; the network comes back in evaluation mode.
 
     With the mean cross-entropy and ``γ = α / n`` the minimum is the MAP estimate under the prior precision ``α``.
 
@@ -42,17 +41,12 @@ def train(
         rate: First learning rate.
         batch: Examples in a mini-batch; one example alone, which batch norm cannot take, is left out.
         decay: γ.
-        optimiser: Adam, or SGD with momentum 0.9.
         schedule: How the rate falls, see ``factor``.
         loss: Of outputs and targets of a batch.
         seed: Of the order of the batches.
     """
     generator = torch.Generator().manual_seed(seed)
-    weights = list(model.parameters())
-    if optimiser == "adam":
-        steps: torch.optim.Optimizer = torch.optim.Adam(weights, rate, weight_decay=decay)
-    else:
-        steps = torch.optim.SGD(weights, rate, momentum=0.9, weight_decay=decay)
+    steps = torch.optim.Adam(model.parameters(), rate, weight_decay=decay)
     model.train()
     for epoch in range(epochs):
         batches = torch.randperm(len(y), generator=generator).to(y.device).split(batch)
@@ -71,16 +65,13 @@ def factor(schedule: Schedule, done: float, epochs: int) -> float:
     """The learning rate as a part of the first.
 
     Args:
-        schedule: ``"cosine"`` falls to zero along a cosine, ``"cuts"`` to a tenth after 40 and after 70 of 90 parts,
-            ``"decay"`` by 1 % an epoch; ``"constant"``.
+        schedule: ``"cosine"`` falls to zero along a cosine; ``"constant"``.
         done: Epochs that are done.
         epochs: Epochs in all.
     """
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * done / epochs))
-    if schedule == "cuts":
-        return 0.1 ** sum(90 * int(done) >= part * epochs for part in (40, 70))
-    return 0.99 ** int(done) if schedule == "decay" else 1.0
+    return 1.0
 
 
 def minimise(model: nn.Module, loss: Callable[[], Tensor], **options: object) -> float:
@@ -96,25 +87,6 @@ def minimise(model: nn.Module, loss: Callable[[], Tensor], **options: object) ->
 
     steps.step(evaluated)
     return float(torch.cat([value.grad.flatten() for value in weights if value.grad is not None]).norm())
-
-
-def kept_network(train: Callable[[], object], model: nn.Module, folder: Path | None, name: str, *key: object) -> None:
-    """Train a network, or give it the weights it had after the same training; it ends in evaluation mode.
-
-    Args:
-        train: Trains it in place.
-        model: The network.
-        folder: Where weights are kept; ``None`` trains anew.
-        name: How the file begins.
-        *key: What the weights depend on beside the architecture: recipe, epochs, data.
-    """
-
-    def weights() -> Mapping[str, Tensor]:
-        train()
-        return model.state_dict()
-
-    model.load_state_dict(kept_tensors(weights, folder, name, model, *key))
-    model.eval()
 
 
 def kept_tensors(
@@ -134,7 +106,7 @@ def kept_tensors(
     path = folder / f"{name}-{digest}.safetensors"
     if path.exists():
         return load_file(path)
-    from lapwing.ground.whole import write_whole  # here, because this module needs no lapwing otherwise
+    from lapwing.ground.files.atomic import write_whole
 
     made = make()
     folder.mkdir(parents=True, exist_ok=True)

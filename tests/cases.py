@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
 from tests.modules import (
     Bare,

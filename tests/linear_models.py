@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.func import jacrev
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ct.observed import Observed
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.model import LinearModel, Matrix
-from lapwing.methods.ct.observed import Observed
 from tests.posterior_cases import labels, mlp, normal
 
 N = 7

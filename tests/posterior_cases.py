@@ -18,7 +18,7 @@ from torch.func import functional_call, jacrev
 
 import lapwing as lw
 from lapwing.ground.errors import LapwingError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior

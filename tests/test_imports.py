@@ -34,7 +34,7 @@ def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
 
     assert lapwing.gp is lw.gp and lapwing.ct is lw.ct
     assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d and GPRegressor is lw.gp.GPRegressor
-    assert set(lapwing.gp.__all__) >= {"GP", "Matern"} and set(dir(lapwing.ct)) == set(lapwing.ct.__all__)
+    assert set(lapwing.gp.__all__) >= {"GP", "Matern"} and set(dir(lapwing.ct)) >= set(lapwing.ct.__all__)
 
 
 def test_a_regressor_without_scikit_learn_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

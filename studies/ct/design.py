@@ -20,12 +20,12 @@ from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, curve, figure, grouped, timed
 from benchmarks.table import averaged
+from lapwing import ct
+from lapwing.ct.design import Criterion, Design
+from lapwing.ct.pixels import LENGTHSCALES
 from lapwing.ground import probes
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import LinearModel
-from lapwing.methods import ct
-from lapwing.methods.ct.design import Criterion, Design
-from lapwing.methods.ct.pixels import LENGTHSCALES
 
 OPTIONS = {"size": (64, "pixels along a side of an image", 8)}
 

@@ -24,10 +24,10 @@ from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
 from benchmarks.table import averaged
+from lapwing import ct
 from lapwing.cli.demonstration import INSIDE, REACH
+from lapwing.ct.image import scaled
 from lapwing.ground import probes
-from lapwing.methods import ct
-from lapwing.methods.ct.image import scaled
 
 METHODS = EM, IMAGE, PREDCP, DROPOUT = ("g-prior EM", "g-prior of the image", "TV-PredCP", "MC dropout")
 TRACES = (16, 4, 2)

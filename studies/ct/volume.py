@@ -18,14 +18,14 @@ import lapwing as lw
 from benchmarks.command import Setting, Study
 from benchmarks.data import generator
 from benchmarks.report import Row, timed
+from lapwing import ct
 from lapwing.cli.demonstration import INSIDE, REACH
 from lapwing.comparison.bench import measured
+from lapwing.ct.image import scaled
+from lapwing.ct.observed import Observed, linear_image, only
 from lapwing.ground import probes
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linear.solvers import SGD
-from lapwing.methods import ct
-from lapwing.methods.ct.image import scaled
-from lapwing.methods.ct.observed import Observed, linear_image, only
 
 REPEATS = 3
 SIDE, ANGLES, BINS = 501, 60, 128
@@ -33,8 +33,8 @@ SIDE, ANGLES, BINS = 501, 60, 128
 
 OPTIONS: Mapping[str, tuple[Any, str, Any]] = {
     "angles": (20, "that are measured", 3),
-    "fit": (200, "steps of the fit", 20),
-    "descent": (50, "steps of a descent", 5),
+    "fit": (200, "steps of the fit", 5),
+    "descent": (50, "steps of a descent", 2),
 }
 
 

@@ -170,7 +170,7 @@ class Shallow:
         return w, b, v, c
 
 
-def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> list[Fitted]:
+def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None, *, steps: int = STEPS) -> list[Fitted]:
     """The networks of a data set, one a seed, each with the variance of the noise that the validation data prefer.
 
     Every seed is trained by Adam once for each variance; the one of least NLL under ``N(f(x), variance)`` on the
@@ -180,6 +180,7 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
         name: Of the data set.
         setting: How much is run.
         seeds: Which; all where ``None``.
+        steps: Of Adam; a quarter of them in a hurry.
 
     Cost:
         A minute for 20 seeds of 32 points.
@@ -187,7 +188,7 @@ def fitted(name: str, setting: Setting, seeds: Sequence[int] | None = None) -> l
     chosen, width = setting.repeats if seeds is None else seeds, 5 if setting.quick else WIDTH
     data = [CURVES[name].draw(seed, quick=setting.quick) for seed in chosen]
     noises, x, y = torch.tensor(NOISES, dtype=torch.float64), columns(data, "train", 0), columns(data, "train", 1)
-    steps = STEPS // (4 if setting.quick else 1)
+    steps = steps // (4 if setting.quick else 1)
     held = [columns(data, "validation", at) for at in (0, 1)]
     file, key = f"{name}-{width}-{chosen[0]}-{chosen[-1]}", (*RECIPE, steps, tuple(chosen), x, y, *held)
     found = kept_tensors(lambda: trained(data, chosen, width, steps), setting.kept, file, *key)

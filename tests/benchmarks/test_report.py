@@ -91,16 +91,16 @@ def test_a_side_without_a_number_has_no_ratio(ours: float | None, peer: float | 
 
 def test_the_command_of_a_report_names_a_module_and_no_folder() -> None:
     words = [
-        str(ROOT / "studies/ella/__main__.py"),
-        "rank",
+        str(ROOT / "studies/gp/__main__.py"),
+        "uci",
         "--data",
         "/a/data",
         "--json",
-        "/b/rank.json",
+        "/b/uci.json",
         "--seeds",
         "5",
     ]
-    assert command(words) == "python -m studies.ella rank --data DIR --json rank.json --seeds 5"
+    assert command(words) == "python -m studies.gp uci --data DIR --json uci.json --seeds 5"
     assert command(["/elsewhere/bin/pytest", "-x"]) == "python -m pytest -x"
 
 

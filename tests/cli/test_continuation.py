@@ -13,8 +13,8 @@ import torch
 
 from lapwing.cli import ct, main
 from lapwing.cli.continuation import ImagingEffort, continued
+from lapwing.ct import Ellipses, FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.ground.errors import ConfigError
-from lapwing.methods.ct import Ellipses, FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from tests.posterior_cases import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")  # five steps are no fit

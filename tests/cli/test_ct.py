@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from lapwing.cli import main
-from lapwing.ground.errors import DataWarning
-from lapwing.methods.ct import (
+from lapwing.ct import (
     Ellipses,
     FanBeam,
     Geometry,
@@ -23,6 +22,7 @@ from lapwing.methods.ct import (
     equidistant,
     walnut,
 )
+from lapwing.ground.errors import DataWarning
 
 DISC = Ellipses(((1.0, 5.0, 5.0, 1.0, -2.0, 0.0),))
 PLANE = Parallel2d((20, 20), equidistant(24), detector=24)

@@ -12,6 +12,7 @@ import torch
 
 import lapwing as lw
 from lapwing import cli
+from lapwing.cli.gp import ROWS
 from lapwing.ground.errors import DataWarning
 from lapwing.store.files import POSTERIOR
 from tests.posterior_cases import normal
@@ -39,13 +40,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    monkeypatch.setattr("lapwing.cli.gp.ROWS", 4)
     cli.main(["gp", "fit", "data.csv", "--target", "y", "--columns", "width", "y", "a, b", "--held-out", "0.2"])
     assert "log evidence" in capsys.readouterr().out
-    new = normal(6, 2, seed=2) * torch.tensor([3.0, 50.0])
-    table(folder / "new.csv", {"note": ["x"] * 6, "a, b": new[:, 1].tolist(), "width": new[:, 0].tolist()})
+    count = ROWS + 2  # more than are predicted at a time
+    new = normal(count, 2, seed=2) * torch.tensor([3.0, 50.0])
+    table(folder / "new.csv", {"note": ["x"] * count, "a, b": new[:, 1].tolist(), "width": new[:, 0].tolist()})
     cli.main(["gp", "predict", FILE, "new.csv", "--level", "0.8"])
     process: Any = lw.load(FILE)
     expected = process.predict(new)

@@ -11,7 +11,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.comparison import compare, likelihood_of, recipes
 from lapwing.evaluation.baselines import Map
-from lapwing.ground.data import Source
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.choices import P
 from tests.checker import unchecked

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Inputs, take
+from lapwing.ground.data.inputs import Inputs, take
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.model import Model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers.factors import ConvOptions
 from tests.cases import Case
 from tests.curvature.naive import call, patches

@@ -12,7 +12,7 @@ from torch import nn
 import lapwing as lw
 from lapwing.curvature import features
 from lapwing.curvature.features import Pairs, TangentFeatures, pair_rows
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.network.network import Network
 from tests.curvature.naive import surveyed
 from tests.modules import Squared

@@ -14,7 +14,7 @@ from lapwing.curvature.ggn import GGN
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.training_rows import InputRows
 from lapwing.curvature.variance import covariances
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers.factors import Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network

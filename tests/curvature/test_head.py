@@ -14,7 +14,7 @@ from lapwing.curvature import ggn
 from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

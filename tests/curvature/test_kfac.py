@@ -15,7 +15,7 @@ from lapwing.curvature import kfac
 from lapwing.curvature.ggn import GGN, MCFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import Held
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian

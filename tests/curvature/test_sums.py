@@ -16,7 +16,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.ggn import GGN, Accumulator, EmpiricalFisher, MCFisher, chunk_size, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, NumericalError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
 from lapwing.jacobian.layers.factors import Rows, jacobian_rows

@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.curvature import training_rows
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.training_rows import FeatureRows, InputRows
-from lapwing.ground.data import concatenated
+from lapwing.ground.data.inputs import concatenated
 from lapwing.posteriors import FunctionPosterior
 from tests.checker import unchecked
 from tests.posterior_cases import Problem, labels, normal, problem, seeded

@@ -14,7 +14,7 @@ from lapwing.curvature.gram import joint as joint_of
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
 from lapwing.curvature.variance import Propagation
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES

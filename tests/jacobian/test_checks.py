@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers

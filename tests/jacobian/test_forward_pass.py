@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import take
+from lapwing.ground.data.inputs import take
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey, by_example

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lapwing.ground.data import count, take
+from lapwing.ground.data.inputs import count, take
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.network.network import Network

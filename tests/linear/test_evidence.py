@@ -211,7 +211,6 @@ def test_a_curvature_of_few_data_is_decomposed_in_their_number(
     curvature = Dense(factor @ factor.mT) if held == "dense" else LowRank(factor)
     precisions, scale = torch.tensor([0.3, 2.0])[:groups].double(), torch.tensor(1.7).double()
     expected = torch.logdet(torch.eye(24) + 1.7 * factor @ factor.mT / precisions[group])
-    monkeypatch.setattr(evidence, "LARGE", 24, raising=False)
     sizes: list[int] = []
     for name in ("eigh", "eigvalsh", "cholesky_ex"):
         kept = getattr(torch.linalg, name)
@@ -221,17 +220,16 @@ def test_a_curvature_of_few_data_is_decomposed_in_their_number(
             return kept(matrix)
 
         monkeypatch.setattr(torch.linalg, name, counted)
-    found = complexity_of(curvature, group)
+    found = complexity_of(curvature, group, large=24)
     torch.testing.assert_close(found.log_det_ratio(precisions, scale), expected)
     assert all(size <= 5 for size in sizes)
 
 
-def test_a_curvature_of_full_rank_or_none_has_no_thin_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "LARGE", 2)
+def test_a_curvature_of_full_rank_or_none_has_no_thin_factor() -> None:
     few = normal(8, 2)
     noise = 1e-9 * spd(8, 9.0)
     mirrored = torch.zeros(8, 8).double()
     mirrored[0, 7] = mirrored[7, 0] = 1.0  # indefinite, with a diagonal of zeros
     for matrix in (spd(8, 9.0), few @ few.mT + noise, -few @ few.mT, mirrored):
-        assert evidence.thin_factor(Dense(matrix)) is None
+        assert evidence.thin_factor(Dense(matrix), 2) is None
     assert evidence.thin_factor(LowRank(few, Diagonal(torch.ones(8).double()))) is None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lapwing.curvature.ggn import GGN, Accumulator, Curvature, EmpiricalFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import DenseSum, DiagonalSum, Held
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers

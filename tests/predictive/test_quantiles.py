@@ -15,6 +15,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError
 from lapwing.predictive.distributions import Counts
 from lapwing.predictive.outputs import Draws, Moments
+from lapwing.predictive.quantiles import count_quantile
 from tests.posterior_cases import mlp, normal, refused
 
 CASES = [(0.0, 0.0), (1.3, 0.4), (-2.0, 1.5), (5.0, 0.3), (3.0, 2.0), (9.0, 0.01)]
@@ -50,12 +51,12 @@ def test_counts_beyond_all_whole_numbers_have_the_interval_of_their_rate(log_rat
         torch.testing.assert_close(found, expected, rtol=0.1 / 64, atol=0.0)
 
 
-def test_draws_and_pieces_agree_with_sampled_counts(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lapwing.predictive.quantiles.BUDGET", 8 * 50 * 2)
+def test_draws_and_pieces_agree_with_sampled_counts(generator: torch.Generator) -> None:
     values = 1.0 + 0.5 * torch.randn(50, 3, 2, generator=generator, dtype=torch.float64)
-    low, high = Counts.of(Draws(values)).interval(0.9)
+    drawn = Counts.of(Draws(values))
+    low, high = drawn.interval(0.9)
+    piecewise = count_quantile(Draws(values), drawn.mean, drawn.std, 0.95, max_bytes=8 * 50 * 2)
+    assert torch.equal(piecewise, high)
     shares = partial(stats.poisson.cdf, mu=values.exp().numpy())
     for end, tail in ((low, 0.05), (high, 0.95)):
         assert end.shape == (3, 2)

@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ShapeError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from tests.checker import unchecked
 from tests.posterior_cases import refused

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.priors import GPrior
 from tests.checker import unchecked
 from tests.posterior_cases import refused

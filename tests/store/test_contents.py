@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import pack_sequence
 
 import lapwing as lw
 from lapwing.curvature.fold import Fingerprint, Totals
-from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.records import INLINE, inputs_from, inputs_state
+from lapwing.ground.files.archive import Tensors
+from lapwing.ground.files.records import INLINE, inputs_from, inputs_state
 from lapwing.jacobian.layers.capture import Layer, Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.curvature.sums import Held
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior

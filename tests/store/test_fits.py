@@ -13,8 +13,8 @@ import pytest
 from torch import nn
 
 import lapwing as lw
-from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import ConfigError, DataError, LapwingError
+from lapwing.ground.files.archive import Tensors
 from lapwing.methods.hessian_free import PreTrained
 from lapwing.store import load, read_header, save
 from lapwing.store.files import POSTERIOR

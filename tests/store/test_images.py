@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import lapwing as lw
+from lapwing.ct import FanBeam, Geometry, ImagePosterior, Parallel2d, Parallel3d, Projector, UNet, equidistant
 from lapwing.ground.errors import DataError, MismatchError, UnsupportedError
 from lapwing.linalg import Diagonal
-from lapwing.methods.ct import FanBeam, Geometry, ImagePosterior, Parallel2d, Parallel3d, Projector, UNet, equidistant
 from lapwing.store import read_header
 from lapwing.structures import LowRank
 from tests.linear_models import Rays

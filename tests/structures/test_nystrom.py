@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, UnsupportedError
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

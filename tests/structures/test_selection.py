@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure

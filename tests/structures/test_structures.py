@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -38,15 +38,14 @@ def fit(case: Problem, structure: Structure, **options: object) -> lw.Posterior:
 
 class TestAuto:
     def test_takes_the_weights_if_that_is_affordable_then_the_outputs_then_kfac(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture
     ) -> None:
         assert flops(2500, 7) > AFFORDABLE > flops(2000, 7)
         case = wide(6)  # 12 weights, 8 training outputs
         picked = {flops(12, 8): Dense, flops(8, 12): None, 0.99 * flops(8, 12): BlockDiagonal}
         for affordable, operator in picked.items():
-            monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", affordable)
             with caplog.at_level(logging.INFO, logger="lapwing"):
-                posterior = fit(case, lw.Auto())
+                posterior = fit(case, lw.Auto(max_flops=affordable))
             assert isinstance(posterior, FunctionPosterior if operator is None else WeightPosterior)
             assert operator is None or isinstance(posterior.held.operator, operator)
         words = ("Full(view='weights'", "Full(view='functions'", "KFAC(", "12 weights", "8 training outputs")
@@ -55,8 +54,7 @@ class TestAuto:
     def test_few_data_and_many_weights_are_held_by_their_outputs(self) -> None:
         assert isinstance(fit(wide(1600), lw.Auto()), FunctionPosterior)
 
-    def test_the_data_are_counted_no_further_than_it_takes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", flops(8, 12))
+    def test_the_data_are_counted_no_further_than_it_takes(self) -> None:
         case, read = wide(6), list[int]()
 
         class Loader:
@@ -68,45 +66,36 @@ class TestAuto:
         network, data = Network.of(case.model), Data(Loader())
         survey = find_layers(network, case.x)
         read.clear()
-        picked = lw.Auto().pick(Task(Model(network, survey, case.likelihood, data), lw.Isotropic(), lw.GGN(), None))
+        task = Task(Model(network, survey, case.likelihood, data), lw.Isotropic(), lw.GGN(), None)
+        picked = lw.Auto(max_flops=flops(8, 12)).pick(task)
         assert isinstance(picked, lw.KFAC) and read == [0, 1]
 
     @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(12))])
-    def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(
-        self, prior: lw.GPrior, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
-        posterior = fit(wide(6), lw.Auto(), prior=prior)
+    def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(self, prior: lw.GPrior) -> None:
+        posterior = fit(wide(6), lw.Auto(max_flops=1), prior=prior)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
-    def test_picks_diagonal_for_many_single_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
-        posterior = fit(wide(6), lw.Auto(), weights=lw.Subnetwork(11, by="magnitude"))
+    def test_picks_diagonal_for_many_single_weights(self) -> None:
+        posterior = fit(wide(6), lw.Auto(max_flops=1), weights=lw.Subnetwork(11, by="magnitude"))
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
 
     @pytest.mark.parametrize(
         "options", [{"curvature": lw.Hessian(damping=9.0)}, {"prior": lw.DiagonalPrior(torch.ones(12))}]
     )
-    def test_what_the_outputs_do_not_know_is_not_held_by_them(
-        self, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", flops(12, 8))
-        posterior = fit(wide(6), lw.Auto(), **options)
+    def test_what_the_outputs_do_not_know_is_not_held_by_them(self, options: dict[str, object]) -> None:
+        posterior = fit(wide(6), lw.Auto(max_flops=flops(12, 8)), **options)
         assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
 
     def test_labels_are_sampled_where_backward_passes_are_too_many_by_their_count(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("lapwing.structures.full.AFFORDABLE", 1)
         case = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 11)))
         wide = Problem(case, lw.Categorical(), normal(9, 3), labels(9, classes=11), normal(2, 3, seed=1))
         exact, operations = fit(wide, lw.KFAC()), 3 * 11 * (2 * 6) * sum(p.numel() for p in case.parameters())
         for most in (MANY, operations):
-            monkeypatch.setattr("lapwing.structures.full.MANY", most)
-            assert fit(wide, lw.Auto()).log_marginal() == exact.log_marginal()
-        monkeypatch.setattr("lapwing.structures.full.MANY", operations - 1)
-        posterior = fit(wide, lw.Auto())
+            assert fit(wide, lw.Auto(max_flops=1, max_passes=most)).log_marginal() == exact.log_marginal()
+        posterior = fit(wide, lw.Auto(max_flops=1, max_passes=operations - 1))
         assert "11 backward passes an example" in caplog.text and "MCFisher(16)" in caplog.text
         drawn = lw.Laplace(wide.likelihood, structure=lw.KFAC(), curvature=lw.MCFisher())
         again = drawn.fit(wide.model, wide.batches(), generator=torch.Generator().manual_seed(0))

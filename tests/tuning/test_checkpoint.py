@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import save_file
 
 import lapwing as lw
-from lapwing.ground.archive import Tensors
-from lapwing.ground.checkpoint import Checkpoint
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
+from lapwing.ground.files.archive import Tensors
+from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.linear.problem import Perturbation
 from lapwing.posteriors import Step
 from lapwing.tuning import em

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.data import Batch
+from lapwing.ground.data.sources import Batch
 from lapwing.tuning.held_out import evenly, held_out, weights_at
 from lapwing.tuning.search import mean_loss
 from tests.posterior_cases import STRUCTURES, problem

@@ -268,8 +268,6 @@ def test_a_share_is_hard_or_not_where_errors_are_further_from_their_part_than_ch
     """By ``SURE`` standard deviations of so many trials: one error nearer, and all are read without an answer."""
     posterior: Any = None
     count = 800  # of which the first half is read
-    monkeypatch.setattr(mixup, "CHUNK", count // 2)
-    monkeypatch.setattr(mixup, "LABELS", count // 2)
     labels, inputs = torch.zeros(count, dtype=torch.long), torch.zeros(count, 1)
     read = count // 2
     far = ERRORS * read + side * SURE * (read * ERRORS * (1 - ERRORS)) ** 0.5
@@ -278,4 +276,4 @@ def test_a_share_is_hard_or_not_where_errors_are_further_from_their_part_than_ch
         missed = torch.arange(read) < wrong
         monkeypatch.setattr(mixup, "errors", lambda *_, missed=missed: missed)
         with unchecked():  # nobody asks the posterior
-            assert too_hard(posterior, inputs, labels) is expected
+            assert too_hard(posterior, inputs, labels, read, read) is expected

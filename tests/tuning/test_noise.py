@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
 from lapwing.tuning.noise import gathered, output_sums
 from tests.posterior_cases import normal, refused, seeded

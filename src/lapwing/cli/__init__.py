@@ -155,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say(f"lapwing: {error}", sys.stderr)
         sys.exit(2)
     except OSError as error:
-        file, said = error.filename or "a file", error.strerror or str(error)
+        file = error.filename or "a file"
+        said = error.strerror or str(error)
         say(f"lapwing: Expected {file} to be read or written. Got {said!r}. Try another path.", sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

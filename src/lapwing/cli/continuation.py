@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing import ct
 from lapwing.comparison import Column, Comparison, Row
+from lapwing.ct.design import Criterion, Design
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError
-from lapwing.ground.whole import write_json
-from lapwing.methods import ct
-from lapwing.methods.ct.design import Criterion, Design
+from lapwing.ground.files.atomic import write_json
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
 from lapwing.tuning import EM, tune
@@ -80,7 +80,9 @@ def continued(
     Raises:
         ConfigError: If the scan has several slices, or fewer angles are left.
     """
-    start, effort, generator = time.monotonic(), effort or ImagingEffort(), torch.Generator().manual_seed(seed)
+    start = time.monotonic()
+    effort = effort or ImagingEffort()
+    generator = torch.Generator().manual_seed(seed)
     whole, behind = _candidates(geometry, candidates)
     left = len(whole.theta) - behind
     if count > left:
@@ -88,12 +90,14 @@ def continued(
     y = geometry.check(sinogram)
     unit = float(y.abs().max()) / (max(geometry.pixels) * geometry.pixel_size)  # about the mean along the longest ray
     projector = ct.Projector(whole)
-    operator, std = projector.select(range(behind)), noise_std / unit
+    operator = projector.select(range(behind))
+    std = noise_std / unit
     found, posterior = imaged(operator, y / unit, std, effort, generator=generator, progress=progress)
     design = Design.after(
         posterior, projector, len(whole.theta), range(behind), samples=effort.draws, generator=generator
     )
-    scores, proposed = design.scores(criterion), design.propose(count, criterion)
+    scores = design.scores(criterion)
+    proposed = design.propose(count, criterion)
     if criterion == "ese":
         scores = unit**2 * scores
     out.mkdir(parents=True, exist_ok=True)
@@ -134,7 +138,8 @@ def imaged(
         generator: Source of randomness; what has a seed takes that of the generator.
         progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal.
     """
-    net, seed = ct.UNet(channels=effort.channels, generator=generator), generator.initial_seed()
+    net = ct.UNet(channels=effort.channels, generator=generator)
+    seed = generator.initial_seed()
     z = probes.gaussian((1, 1, *operator.geometry.image), like=sinogram, generator=generator)
     prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=effort.steps, patience=400, seed=seed)
     found = prior.fit(net, z, operator, sinogram, noise_std=noise_std, progress=progress)
@@ -152,7 +157,8 @@ def _candidates(geometry: ct.Geometry, count: int) -> tuple[ct.Geometry, int]:
     if geometry.slices > 1:
         raise ConfigError("a scan of one slice", f"{geometry.slices} slices", "the slice that matters most alone")
     turn = 2 * math.pi if isinstance(geometry, ct.FanBeam) else math.pi
-    grid, divisor = ct.equidistant(count, turn), ct.UNet(channels=4).divisor
+    grid = ct.equidistant(count, turn)
+    divisor = ct.UNet(channels=4).divisor
     apart = (grid[:, None] - geometry.theta + turn / 2) % turn - turn / 2
     new = grid[apart.abs().min(1).values > SAME * turn / count]
     height, width = (divisor * math.ceil(side / divisor) for side in geometry.pixels)

@@ -16,10 +16,10 @@ import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
 from lapwing.cli.say import make_folder, say
+from lapwing.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
+from lapwing.ct.design import Criterion
 from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_count, check_positive, warn
-from lapwing.methods.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
-from lapwing.methods.ct.design import Criterion
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
@@ -65,7 +65,8 @@ class Tomograph:
             check_count("--pixels", self.pixels, usual=128)
         read = lw.ct.read_scan(scan)
         y = read.sinogram
-        of, bins = angles_of(read, self.angles), y.shape[-1]
+        of = angles_of(read, self.angles)
+        bins = y.shape[-1]
         side = (self.pixels or bins, self.pixels or bins)
         geometry: Geometry
         if self.source is not None:
@@ -216,7 +217,8 @@ def check_object(sinogram: Float[Tensor, "*angles bins"], scan: Path) -> None:
     Warns:
         DataWarning: If it looks like counts.
     """
-    mean, largest = float(sinogram.double().mean()), float(sinogram.max())
+    mean = float(sinogram.double().mean())
+    largest = float(sinogram.max())
     hint = "lapwing.ct.log_transform(counts, photons), which makes a sinogram of counted photons"
     if not mean > 0:
         came = "zeros alone" if not bool(sinogram.any()) else f"values of mean {mean:.3g}"

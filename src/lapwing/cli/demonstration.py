@@ -11,9 +11,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from lapwing import ct
 from lapwing.cli.continuation import ImagingEffort, imaged
 from lapwing.comparison import Column, Comparison, Row
-from lapwing.methods import ct
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report import write_json, write_report
 
@@ -64,7 +64,9 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
     Returns:
         What ``results.json`` holds.
     """
-    start, size, generator = time.monotonic(), size or Size(), torch.Generator().manual_seed(seed)
+    start = time.monotonic()
+    size = size or Size()
+    generator = torch.Generator().manual_seed(seed)
     side = size.side
     whole = ct.Projector(ct.Parallel2d((side, side), ct.equidistant(size.candidates), detector=side))
     measured = list(range(0, size.candidates, size.candidates // size.angles))[: size.angles]
@@ -82,7 +84,8 @@ def demonstrate(out: Path, *, size: Size | None = None, seed: int = 0, progress:
     )
     proposed = design.propose(min(5, size.candidates - size.angles))
     inside = truth > INSIDE
-    error, deviations = truth - posterior.mean, posterior.deviations
+    error = truth - posterior.mean
+    deviations = posterior.deviations
     scores = {
         "coverage": float((error.abs() < REACH * posterior.std)[inside].float().mean()),
         "marginal": ct.log_density(posterior.mean, deviations, truth),

@@ -16,8 +16,8 @@ from lapwing.cli.say import make_folder, say
 from lapwing.cli.table import names_of, read_table, write_table
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, check_fraction, warn
+from lapwing.ground.files.records import Records
 from lapwing.ground.progress import track
-from lapwing.ground.records import Records
 from lapwing.methods.gp import RBF, Kernel, Matern, Process
 from lapwing.methods.gp.recipe import lengthscales, spreads
 from lapwing.show.report.regression import write_regression_report
@@ -61,7 +61,8 @@ def fit(
     x, y = _tensors(table)
     order = probes.permutation(len(x), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(held_out * len(x)))
-    test, train = order[:count], order[count:]
+    test = order[:count]
+    train = order[count:]
     posterior = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
     say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
     say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
@@ -113,7 +114,8 @@ def _warn_of_units(process: Process, names: Sequence[str], table: np.ndarray) ->
     """Warn of columns that are all far from where the posterior has seen any."""
     seen = process.data.inputs.double().cpu().numpy()
     for name, known, new in zip(names, seen.T, table.T, strict=False):
-        low, high = known.min(), known.max()
+        low = known.min()
+        high = known.max()
         if not (np.abs(new - (low + high) / 2) <= 1.5 * (high - low)).any():
             warn(
                 f"column {name!r} has values from {new.min():.4g} to {new.max():.4g}, where the posterior has seen "
@@ -124,6 +126,7 @@ def _warn_of_units(process: Process, names: Sequence[str], table: np.ndarray) ->
 
 def _recipe(kernel: str, x: Float[Tensor, "n p"], y: Float[Tensor, " n"], seed: int) -> lw.GP:
     """A process that varies once over the data, in the units of the table."""
-    scales, variance = lengthscales(x), float(spreads(y[:, None]).square()) or 1.0
+    scales = lengthscales(x)
+    variance = float(spreads(y[:, None]).square()) or 1.0
     shape: Kernel = RBF(scales) if kernel == "rbf" else Matern(scales, KERNELS[kernel])
     return lw.GP(variance * shape, seed=seed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import DataError
-from lapwing.ground.whole import replacing
+from lapwing.ground.files.atomic import replacing
 
 
 def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
@@ -88,7 +88,8 @@ def names_of(path: Path) -> list[str]:
 def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
     """Names and columns of an ``.npz`` file."""
     arrays = read_arrays(path, f"arrays of numbers in {path}", "numpy.savez(x=x, y=y)")
-    names, parts = list[str](), list[np.ndarray]()
+    names = list[str]()
+    parts = list[np.ndarray]()
     for name, array in arrays.items():
         lengths = {len(each) if each.ndim else 0 for each in arrays.values()}
         if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or len(lengths) > 1:

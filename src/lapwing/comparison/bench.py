@@ -18,7 +18,8 @@ from torch import nn
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor, Scores, evaluate
-from lapwing.ground.data import Data, Inputs, Source, Unpack, concatenated, inputs_of
+from lapwing.ground.data.inputs import Inputs, concatenated
+from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output

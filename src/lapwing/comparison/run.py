@@ -11,7 +11,8 @@ from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.scores import Predictor
-from lapwing.ground.data import Data, Inputs, Source, Unpack
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, check_kind, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.output import Output

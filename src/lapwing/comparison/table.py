@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, final
 
 from lapwing.evaluation.scores import Predictor, aligned
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.files.atomic import as_json
 from lapwing.ground.results import Estimate
-from lapwing.ground.whole import as_json
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""

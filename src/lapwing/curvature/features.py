@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.variance import explicit
-from lapwing.ground.data import Inputs, chunks, take
+from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model

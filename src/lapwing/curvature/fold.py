@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, check_inputs, chunks, tensors
+from lapwing.ground.data.inputs import check_inputs, chunks, tensors
+from lapwing.ground.data.sources import Data
+from lapwing.ground.distributed import all_of
 from lapwing.ground.errors import DataError, DataWarning, warn
-from lapwing.ground.ranks import all_of
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.model import Model
 

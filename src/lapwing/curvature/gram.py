@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.curvature.variance import Propagation, in_basis, variance_of, whitened_rows
-from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows
 from lapwing.jacobian.layers.lookup import Lookup

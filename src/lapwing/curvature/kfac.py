@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Entries, Held, decompose, decompose_dealt
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, T, patches, separated
 from lapwing.jacobian.layers.lookup import Lookup

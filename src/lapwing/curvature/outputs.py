@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Entries
-from lapwing.ground.data import Data
-from lapwing.ground.ranks import check_alone
+from lapwing.ground.data.sources import Data
+from lapwing.ground.distributed import check_alone
 from lapwing.linalg import Kronecker, Structured
 from lapwing.linalg.spectral import Spectral, whole
 

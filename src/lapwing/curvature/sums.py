@@ -14,9 +14,9 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
+from lapwing.ground.distributed import all_of, all_or_none, handed, shares
 from lapwing.ground.progress import Bar
-from lapwing.ground.ranks import all_of, all_or_none, handed, shares
 from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square_sums
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS

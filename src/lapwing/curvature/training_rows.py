@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks, concatenated, count, take, tensors
+from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take, tensors
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.sums import Held
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.forward_pass import Pass, Workspace
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows, jacobian_rows, separated

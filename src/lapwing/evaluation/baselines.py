@@ -12,7 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.evaluation.metrics.elements import labelled
-from lapwing.ground.data import Data, InputsLike, Source, Unpack, as_inputs, check_finite, place
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import InputsLike, as_inputs, place
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.network import like_of

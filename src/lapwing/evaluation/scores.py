@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation import metrics
-from lapwing.ground.data import Data, Inputs, Source, Unpack, inputs_of
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working

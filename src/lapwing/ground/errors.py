@@ -93,9 +93,11 @@ def warn(sentence: str, category: type[Warning]) -> None:
         >>> with pytest.warns(ConvergenceWarning, match="steps"):
         ...     warn("ended after 2 steps. Try a larger steps=", ConvergenceWarning)
     """
-    frame, level = inspect.currentframe(), 1
+    frame = inspect.currentframe()
+    level = 1
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in INSIDE:
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level = level + 1
     warnings.warn(sentence, category, stacklevel=level)
 
 

@@ -248,7 +248,8 @@ class Bar:
         """Seconds the rest will take, by the units after the first; ``None`` where nothing can be told."""
         if self.total is None or self._first is None or not self._alike:
             return None
-        done, seconds = self.done - self._first[0], self._last - self._first[1]
+        done = self.done - self._first[0]
+        seconds = self._last - self._first[1]
         return max(0, self.total - self.done) * seconds / done if done > 0 else None
 
     @property

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs, count
+from lapwing.ground.data.inputs import Inputs, count
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError, UnsupportedError, reason_of
 from lapwing.jacobian.layers.capture import Call, history
 from lapwing.jacobian.network.network import Network

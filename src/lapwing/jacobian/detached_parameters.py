@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import NetworkWarning, warn
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.network.network import Network
 
 TRIED = 16

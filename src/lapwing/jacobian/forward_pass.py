@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, count, ordinary
+from lapwing.ground.data.inputs import Inputs, count, ordinary
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.layout import Params
 from lapwing.ground.progress import track
-from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import (
     NORMS,
     Call,

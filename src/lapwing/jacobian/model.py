@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.capture import Survey

@@ -14,7 +14,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, count, take
+from lapwing.ground.data.inputs import Inputs, count, take
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.checks import check_depends, check_outputs, check_types, examples_apart, rounds_by_batch
 from lapwing.jacobian.detached_parameters import warn_of_detached
 from lapwing.jacobian.forward_pass import Pass

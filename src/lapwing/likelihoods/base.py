@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
 from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
 

@@ -27,6 +27,7 @@ def apply_function(
     *,
     steps: int = 100,
     rtol: float = 1e-6,
+    max_bytes: int = MEMORY,
 ) -> Solution:
     """``f(A) b`` from the Krylov space of each column.
 
@@ -41,6 +42,7 @@ def apply_function(
         function: ``f``, elementwise on float64 tensors; called at Ritz values, which lie within the spectrum.
         steps: Steps at most.
         rtol: Stop when the last third of the steps changed every column by no more than this, relative to it.
+        max_bytes: What the bases of the columns may take.
 
     Returns:
         ``f(A) b``, shaped as ``b``; ``residual`` is that relative change, which bounds the error wherever it
@@ -52,7 +54,7 @@ def apply_function(
         NumericalError: A product, or ``f`` at a Ritz value, is not finite.
 
     Cost: one product with ``k`` columns a step; ``8 d steps`` bytes a column, of as many columns at a time as fit
-    ``MEMORY``: where not all do, each group of them makes its own products.
+    ``max_bytes``: where not all do, each group of them makes its own products.
 
     Example:
         >>> from lapwing.linalg import Diagonal
@@ -63,7 +65,7 @@ def apply_function(
     check_positive("rtol", rtol)
     check_operand(operator, b, check_square(operator))
     columns = b if b.ndim == 2 else b[:, None]
-    together = max(1, MEMORY // (8 * len(b) * min(steps, len(b))))
+    together = max(1, max_bytes // (8 * len(b) * min(steps, len(b))))
     parts = [_applied(operator, part, function, steps, rtol) for part in columns.split(together, dim=1)]
     whole = joined(parts)
     return replace(whole, value=whole.value.reshape(b.shape))

@@ -129,7 +129,11 @@ def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
 
 
 def complexity_of(
-    curvature: Structured, group: Int[Tensor, " d"], relative: Float[Tensor, " d"] | None = None
+    curvature: Structured,
+    group: Int[Tensor, " d"],
+    relative: Float[Tensor, " d"] | None = None,
+    *,
+    large: int = LARGE,
 ) -> Complexity:
     """The cheapest exact form of ``log det Λ / det A`` for a structure and a grouping of the weights.
 
@@ -137,6 +141,7 @@ def complexity_of(
         curvature: G, on the flat vector of weights.
         group: Group of each weight.
         relative: r, for weights whose prior precision is r times that of their group; ``None`` for 1.
+        large: Rows of a dense curvature from which its rank is looked at.
 
     Raises:
         UnsupportedError: If a block's structure has no exact sum with several precisions.
@@ -144,7 +149,7 @@ def complexity_of(
     group = group.to(curvature.device)
     if relative is not None:
         curvature = in_units(curvature, relative.to(curvature.device))
-    if (factor := thin_factor(curvature)) is not None:
+    if (factor := thin_factor(curvature, large)) is not None:
         return complexity_of_factor(factor, group)
     if isinstance(curvature, Diagonal) or bool((group == group[0]).all()):
         values = curvature.eigenvalues()
@@ -180,14 +185,14 @@ def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"])
     return Determinant(whitened)
 
 
-def thin_factor(curvature: Structured) -> Float[Tensor, "d r"] | None:
+def thin_factor(curvature: Structured, large: int = LARGE) -> Float[Tensor, "d r"] | None:
     """L in float64 with ``L Lᵀ = G`` to rounding and few columns; ``None`` where there is none.
 
     Few are at most half as many as rows; a low-rank curvature has those it has. The curvature of few data is of low
     rank, however it is held: that of 20 examples of three classes has rank 40.
 
     Cost:
-        Of a dense matrix of ``LARGE`` rows or more ``d r²`` multiplications, at most ``d³ / 4``, where all of its
+        Of a dense matrix of ``large`` rows or more ``d r²`` multiplications, at most ``d³ / 4``, where all of its
         eigenvalues take ``9 d³``.
     """
     if isinstance(curvature, LowRank):
@@ -196,7 +201,7 @@ def thin_factor(curvature: Structured) -> Float[Tensor, "d r"] | None:
         return None
     matrix = curvature.dense()
     diagonal = matrix.diagonal()
-    if len(matrix) < LARGE or bool((diagonal < 0).any()):
+    if len(matrix) < large or bool((diagonal < 0).any()):
         return None
     factor, _ = pivoted_cholesky(
         curvature, diagonal, len(matrix) // 2, block=64, rtol=ROUNDING, columns=lambda index: matrix[:, index]

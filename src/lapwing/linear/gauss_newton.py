@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, count, tensors
+from lapwing.ground.data.inputs import Inputs, count, tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.tree import summed, together
+from lapwing.ground.layout import summed, together
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operator import unit_vectors
 from lapwing.linear.model import Chunk, LinearModel, batches

@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Batch, Data, Inputs
-from lapwing.ground.ranks import check_alone
-from lapwing.ground.tree import Layout
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch, Data
+from lapwing.ground.distributed import check_alone
+from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Gaussian, Likelihood
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import bits
+from lapwing.ground.data.inputs import bits
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_bytes
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
 from lapwing.linear.gauss_newton import FunctionView, GGNProduct, Gram

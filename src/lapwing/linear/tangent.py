@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, checked
+from lapwing.ground.data.inputs import Inputs, checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import GGNProduct, moved

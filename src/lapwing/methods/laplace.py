@@ -13,11 +13,11 @@ from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.ggn import GGN, Curvature
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import ConfigError, check_kind, describe
+from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.ground.ranks import check_alike
-from lapwing.ground.records import checksum
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.snapshot import digest_of

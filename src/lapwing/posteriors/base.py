@@ -13,11 +13,12 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Totals
 from lapwing.ground import probes
-from lapwing.ground.data import Data, Inputs, InputsLike, chunks, count
+from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.layout import Params
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
-from lapwing.ground.tree import Params
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.modes import undisturbed

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import check_count, check_option
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution

@@ -18,7 +18,7 @@ from lapwing.curvature.head import basis, spectra
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import CHEAPER, Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike
+from lapwing.ground.data.inputs import Inputs, InputsLike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, UnsupportedError, finite_evidence, warn
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.modes import undisturbed

@@ -16,7 +16,7 @@ from lapwing.curvature.sums import Held
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.curvature.variance import Propagation, contracted
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET

@@ -16,7 +16,7 @@ from lapwing.curvature.gram import joint
 from lapwing.curvature.sums import Held
 from lapwing.curvature.variance import Propagation
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate

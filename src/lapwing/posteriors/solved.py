@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike, chunks, count
+from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
+from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, finite_evidence, warn
+from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import track, working
-from lapwing.ground.ranks import check_alike
-from lapwing.ground.records import checksum
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.network.modes import undisturbed

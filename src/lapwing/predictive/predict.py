@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike, checked
+from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed

@@ -36,18 +36,21 @@ _NARROW = 2.0  # standard deviation up to which the sum is over the Gaussian
 _NODES = 128
 
 
-def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> Float[Tensor, "*batch c"]:
+def quasi_monte_carlo(
+    moments: Moments | WideMoments, *, points: int = POINTS, max_bytes: int = MAX_BYTES
+) -> Float[Tensor, "*batch c"]:
     """Class probabilities E softmax(f), averaged over scrambled Sobol normals.
 
         p = (1/S) Σ_s softmax(μ + R z_s),    R Rᵀ = Σ without the shift that all logits share
 
-    The 512 points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
+    The points z_s are the same at every call, and R is a Cholesky factor in a basis of contrasts: the answer is
     repeatable, differentiable and smooth in μ and Σ, and a variance that all logits share plays no part. Of two classes
     the integral has one dimension and is exact, see ``expected_sigmoid``. Scrambling: Owen (1998), "Scrambling Sobol
     and Niederreiter-Xing points".
 
     Args:
         moments: Gaussian logits.
+        points: How many points, a power of two.
         max_bytes: Memory for draws; as many positions are taken at a time.
 
     Returns:
@@ -58,9 +61,9 @@ def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BY
         TooLargeError: If the covariance is a matrix of so many classes that its root would take over ``LONGEST``.
         UnsupportedError: If there are more classes than Sobol points have dimensions.
 
-    Cost: 512 softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its Cholesky
-    factorisation, or its eigendecomposition where it is singular: ``FACTORISED c³`` multiplications at most, ``RATE`` a
-    second.
+    Cost: ``points`` softmaxes of every position, in pieces of ``max_bytes``; where the covariance is a matrix, its
+    Cholesky factorisation, or its eigendecomposition where it is singular: ``FACTORISED c³`` multiplications at most,
+    ``RATE`` a second.
 
     Example:
         >>> moments = Moments(torch.tensor([[2.0, 0.0, 0.0]]), 9 * torch.eye(3).expand(1, 3, 3))
@@ -84,17 +87,17 @@ def quasi_monte_carlo(moments: Moments | WideMoments, *, max_bytes: int = MAX_BY
     else:
         dimensions, factorised = c - 1, 5 * c**2 * 8
         check_time("qmc", c, FACTORISED * c**3 / RATE)
-    normals = sobol_normals(POINTS, dimensions).to(mean.device, dtype)
+    normals = sobol_normals(points, dimensions).to(mean.device, dtype)
 
     def averaged(some: Moments | WideMoments) -> Tensor:
         if isinstance(some, WideMoments):
             moved = some.coloured(normals)
         else:
             root = _root(some.covariance).to(dtype)
-            moved = (root.flatten(0, 1) @ normals).view(*some.mean.shape, POINTS)
+            moved = (root.flatten(0, 1) @ normals).view(*some.mean.shape, points)
         return torch.softmax(moved.to(dtype) + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    return by_position(averaged, moments, 3 * c * POINTS * dtype.itemsize + factorised, max_bytes)
+    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + factorised, max_bytes)
 
 
 @lru_cache(maxsize=4)

@@ -29,6 +29,8 @@ def count_quantile(
     mean: Float[Tensor, "*batch c"],
     std: Float[Tensor, "*batch c"],
     probability: float,
+    *,
+    max_bytes: int = BUDGET,
 ) -> Float[Tensor, "*batch c"]:
     """The smallest count k with ``P(y ≤ k) = E Q(k + 1, e^f) ≥ probability``.
 
@@ -39,6 +41,7 @@ def count_quantile(
         mean: Mean of the counts.
         std: Their standard deviation.
         probability: Between 0 and 1.
+        max_bytes: What the probabilities of some counts at all points may take.
 
     Returns:
         Whole numbers, in the dtype of ``mean``.
@@ -54,7 +57,7 @@ def count_quantile(
     # Cantelli: no quantile lies further above the mean.
     highest = (mean.double() + std.double() * math.sqrt(probability / (1 - probability))).flatten()
     found: list[Tensor] = []
-    for some in torch.arange(len(highest), device=mean.device).split(max(1, BUDGET // (8 * len(weights)))):
+    for some in torch.arange(len(highest), device=mean.device).split(max(1, max_bytes // (8 * len(weights)))):
         nodes = centre[some] + z[:, None] * spread[some] if drawn is None else drawn[:, some]
         rates = nodes.clamp(max=LARGEST_LOG).exp()
         found.append(_bisected(rates, weights, highest[some], probability))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.linalg.structured import Diagonal
 
 P = TypeVar("P", bound="Prior")
@@ -108,7 +108,8 @@ class Prior(abc.ABC):
             other: The other prior.
             layout: Names and shapes of the weights.
         """
-        (group, groups), (theirs, many) = self.groups(layout), other.groups(layout)
+        (group, groups) = self.groups(layout)
+        (theirs, many) = other.groups(layout)
         alike = groups == many and torch.equal(group, theirs)
         return alike and same(self.relative(layout), other.relative(layout))
 
@@ -120,7 +121,8 @@ class Prior(abc.ABC):
             layout: Their names and shapes.
         """
         index, groups = self.groups(layout)
-        squares, relative = vector.double().square(), self.relative(layout)
+        squares = vector.double().square()
+        relative = self.relative(layout)
         squares = squares if relative is None else squares * relative.to(squares)
         return squares.new_zeros(groups).index_add(0, index.to(vector.device), squares)
 
@@ -132,7 +134,8 @@ class Prior(abc.ABC):
             like: Tensor whose device and dtype the result takes.
         """
         index, _ = self.groups(layout)
-        values, relative = self.precisions(layout), self.relative(layout)
+        values = self.precisions(layout)
+        relative = self.relative(layout)
         if relative is None:
             return values.to(like)[index.to(like.device)]
         return (values[index] * relative).to(like)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_fraction, precisions_of
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.priors.base import Prior, check_length, checked_one
 
 

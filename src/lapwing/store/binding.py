@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from lapwing.ground.archive import Json, Tensors
 from lapwing.ground.errors import DataError, MismatchError
-from lapwing.ground.records import REPAIR
+from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.files.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output, name_of
 from lapwing.store.fits import records

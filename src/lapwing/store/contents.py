@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.curvature.sums import Held
-from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.files.archive import Json, Tensors
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

@@ -12,18 +12,18 @@ from typing import overload
 import torch
 from torch import nn
 
+from lapwing.ct import ImagePosterior
 from lapwing.curvature.fold import check_same
-from lapwing.ground.archive import Archive, Json, Tensors
-from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.device import default_device_aside
+from lapwing.ground.distributed import once, several
 from lapwing.ground.errors import ConfigError, MismatchError, check_kind
+from lapwing.ground.files.archive import Archive, Json, Tensors
+from lapwing.ground.files.atomic import check_directory, file_at
 from lapwing.ground.progress import working
-from lapwing.ground.ranks import once
-from lapwing.ground.whole import check_directory, file_at
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.unwrapping import unwrapped
-from lapwing.methods.ct import ImagePosterior
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.posteriors import FunctionPosterior, Posterior
 from lapwing.store.binding import bound, network_state

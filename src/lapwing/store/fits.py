@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from lapwing import ct
 from lapwing.curvature.ggn import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher, Noise
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows
-from lapwing.ground.archive import Tensors
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR, Families, Records
+from lapwing.ground.files.archive import Tensors
+from lapwing.ground.files.records import REPAIR, Families, Records
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
@@ -20,7 +21,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, S
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
-from lapwing.methods import ct, gp
+from lapwing.methods import gp
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Table
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, Posterior, SampledPosterior, WeightPosterior

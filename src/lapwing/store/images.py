@@ -8,14 +8,14 @@ from typing import Any, final, get_type_hints
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Json, Tensors
+from lapwing.ct import Geometry, ImagePosterior, Observed, Projector, linear_image
+from lapwing.ct.observed import only
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.records import REPAIR
+from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.files.records import REPAIR
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.ct import Geometry, ImagePosterior, Observed, Projector, linear_image
-from lapwing.methods.ct.observed import only
 from lapwing.store.fits import records
 
 ANGLES = get_type_hints(Geometry)["angles"]

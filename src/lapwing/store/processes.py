@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Json, Tensors
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
-from lapwing.ground.records import REPAIR
+from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.files.records import REPAIR
 from lapwing.ground.results import Solution
 from lapwing.linear.loss import Mode
 from lapwing.linear.solvers import Cholesky

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -15,7 +15,8 @@ from lapwing.curvature.ggn import GGN, Hessian, MCFisher, chunk_size
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.sums import DenseSum, Held
 from lapwing.curvature.training_rows import FeatureRows, InputRows, TrainingRows, hides_inputs
-from lapwing.ground.data import Inputs, concatenated, count
+from lapwing.ground.data.inputs import Inputs, concatenated, count
+from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import (
     NumericalError,
     TooLargeError,
@@ -24,7 +25,6 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
-from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.strategy import multiplications
@@ -204,6 +204,10 @@ class Auto(Fits):
     in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
     same structure everywhere.
 
+    Args:
+        max_flops: Operations that Full may take.
+        max_passes: Multiplications that the backward passes of the exact GGN may take.
+
     Example:
         >>> import torch
         >>> import lapwing as lw
@@ -214,11 +218,15 @@ class Auto(Fits):
         'WeightPosterior'
     """
 
+    max_flops: float = field(default=AFFORDABLE, repr=False)
+    max_passes: float = field(default=MANY, repr=False)
+
     def fit(self, task: Task) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
         task = replace(task, structure=picked)
-        return picked.fit(task if isinstance(picked, Full) or task.model.data.shared else sampled(task))
+        as_it_is = isinstance(picked, Full) or task.model.data.shared
+        return picked.fit(task if as_it_is else sampled(task, self.max_passes))
 
     def pick(self, task: Task) -> Full | KFAC | Diagonal:
         """The structure for a task; the data are counted until neither view is affordable."""
@@ -230,25 +238,26 @@ class Auto(Fits):
         for examples in [data.span[1]] if data.shared else map(len, data):
             rows += examples * task.model.width
             over = {"weights": flops(d, rows), "functions": flops(rows, d, groups) if functions else math.inf}
-            if min(over.values()) > AFFORDABLE:
+            if min(over.values()) > self.max_flops:
                 break
         by_weight = network.index is not None or isinstance(prior, DiagonalPrior | GPrior)
         picked = Diagonal() if by_weight else KFAC()
-        if min(over.values()) <= AFFORDABLE:
-            picked = Full(view="weights" if over["weights"] <= AFFORDABLE else "functions")
+        if min(over.values()) <= self.max_flops:
+            picked = Full(view="weights" if over["weights"] <= self.max_flops else "functions")
         words = (
             "Auto picked %s: in full %d weights would take %.2g operations, %d training outputs or more %.2g, and it "
             "affords %.2g"
         )
-        logger.info(words, picked, d, over["weights"], rows, over["functions"], AFFORDABLE)
+        logger.info(words, picked, d, over["weights"], rows, over["functions"], self.max_flops)
         return picked
 
 
-def sampled(task: Task) -> Task:
+def sampled(task: Task, most: float = MANY) -> Task:
     """The task, with labels sampled where the backward passes of the exact GGN would be too many; says how many.
 
     Args:
         task: What is to be fitted, layer by layer or weight by weight.
+        most: Multiplications that the backward passes may take.
 
     Cost:
         A forward pass of one example where there are more than ``FEW`` outputs, to count what it takes.
@@ -259,7 +268,7 @@ def sampled(task: Task) -> Task:
         return task
     first = model.data.first()
     operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
-    if operations <= MANY:
+    if operations <= most:
         return task
     words = (
         "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "

@@ -9,9 +9,9 @@ import torch
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Fold
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
-from lapwing.ground.ranks import check_alone
 from lapwing.ground.results import Estimate
 from lapwing.linear.evidence import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature.ggn import GGN, sweep
 from lapwing.curvature.sums import DiagonalSum
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.checks import examples_apart
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin

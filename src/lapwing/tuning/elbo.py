@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, Source, Unpack, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
 from lapwing.ground.progress import Bar
 from lapwing.linear.preconditioners import Chosen, balanced_by_shape

@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.archive import Archive
-from lapwing.ground.checkpoint import Checkpoint
-from lapwing.ground.data import Source, Unpack
+from lapwing.ground.data.sources import Source, Unpack
+from lapwing.ground.distributed import check_alike, once
 from lapwing.ground.errors import (
     ConvergenceWarning,
     check_count,
@@ -25,9 +24,10 @@ from lapwing.ground.errors import (
     finite_evidence,
     warn,
 )
+from lapwing.ground.files.archive import Archive
+from lapwing.ground.files.atomic import file_at
+from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar
-from lapwing.ground.ranks import check_alike, once
-from lapwing.ground.whole import file_at
 from lapwing.linear.model import LinearModel
 from lapwing.linear.solvers import SGD, Solver
 from lapwing.linear.tangent import Target

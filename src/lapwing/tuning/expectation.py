@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.curvature.fold import check_same
-from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import several
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.ground.results import Solution
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian

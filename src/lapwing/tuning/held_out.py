@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Inputs, take
+from lapwing.ground.data.inputs import Inputs, take
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Diagonal

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from lapwing.ground.data import Source
+from lapwing.ground.data.sources import Source
+from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import check_kind
+from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.ground.ranks import check_alike
-from lapwing.ground.records import checksum
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import BlockDiagonal, Diagonal

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data, Inputs, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
@@ -179,10 +180,12 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
     return high
 
 
-def too_hard(posterior: Posterior, inputs: Inputs, labels: Tensor) -> bool | None:
+def too_hard(
+    posterior: Posterior, inputs: Inputs, labels: Tensor, most: int = CHUNK, enough: int = LABELS
+) -> bool | None:
     """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
     wrong, read = 0, 0
-    size = min(CHUNK, max(4, LABELS * len(labels) // labels.numel()))
+    size = min(most, max(4, enough * len(labels) // labels.numel()))
     for place, part in chunks(inputs, size):
         missed = errors(posterior, part, labels[place])
         wrong, read = wrong + int(missed.sum()), read + missed.numel()

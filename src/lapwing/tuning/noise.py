@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data, Inputs, chunks, concatenated
+from lapwing.ground.data.inputs import Inputs, chunks, concatenated
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior

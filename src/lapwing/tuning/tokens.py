@@ -10,7 +10,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Inputs, count, over_tensors, take
+from lapwing.ground.data.inputs import Inputs, count, over_tensors, take
+from lapwing.ground.data.sources import Data
 from lapwing.posteriors import Posterior
 
 FEW = 8

@@ -9,7 +9,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source, Unpack
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link

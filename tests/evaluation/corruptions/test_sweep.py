@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
 from lapwing.evaluation.scores import Scores, evaluate
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import Categorical
 from lapwing.predictive import Predictive

@@ -83,15 +83,12 @@ def test_gaussian_joint_density_of_repeated_labels(generator: torch.Generator) -
     assert found.value == pytest.approx(float(logsumexp(3 * logs.numpy()) - math.log(400)), rel=1e-12)
 
 
-def test_the_batches_do_not_depend_on_the_number_of_draws(
-    classes: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_batches_do_not_depend_on_the_number_of_draws(classes: tuple[Tensor, Tensor]) -> None:
     one, targets = classes[0][:1], classes[1]
     few = joint_log_likelihood(Categorical(), one, targets, generator=seeded())
     many = joint_log_likelihood(Categorical(), one.expand(9, N, C), targets, generator=seeded())
     assert few.value == pytest.approx(many.value, rel=1e-13)
-    monkeypatch.setattr("lapwing.evaluation.metrics.joint.CHUNK", 30)
-    pieces = joint_log_likelihood(Categorical(), one.expand(9, N, C), targets, generator=seeded())
+    pieces = joint_log_likelihood(Categorical(), one.expand(9, N, C), targets, generator=seeded(), together=30)
     assert pieces.value == pytest.approx(many.value, rel=1e-13)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.jacobian.layers.loose import loose_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 import lapwing as lw
-from lapwing.ground.data import Batch
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import autodiff

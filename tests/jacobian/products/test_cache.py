@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.jacobian.products.cache import Cache, even, parts
 from lapwing.jacobian.products.strategy import Strategy
 

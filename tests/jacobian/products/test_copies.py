@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Batch
+from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.copies import Copies
 from tests.cases import build

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ground.data import Data, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import MismatchError
 from lapwing.jacobian.layers import capture
 from lapwing.jacobian.model import Model

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, TooLargeError, UnsupportedError
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced, balanced_by_shape

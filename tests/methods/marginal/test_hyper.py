@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, NumericalError
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal import ByEvidence, ByGradient, MarginalLikelihood
 from lapwing.methods.marginal.hyper import Hyperparameters

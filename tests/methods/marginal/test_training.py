@@ -93,15 +93,14 @@ def test_an_interrupt_keeps_what_was_learned(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.no_cover
-def test_its_defaults_train_a_small_sine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two-line use, in a fifth of its steps: one batch of 80 examples, noise 0.2."""
-    monkeypatch.setattr("lapwing.methods.marginal.training.UPDATES", 20)
+def test_its_defaults_train_a_small_sine() -> None:
+    """The two-line use, in a fifth of its steps and a tenth of its updates: one batch of 80 examples, noise 0.2."""
     generator = torch.Generator().manual_seed(0)
     x = 6 * torch.rand(80, 1, generator=generator) - 3
     y = torch.sin(2 * x) + 0.2 * torch.randn(80, 1, generator=generator)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
-    result = train_marginal(model, (x, y), lw.Gaussian(), epochs=400, lr=3e-2)
+    result = train_marginal(model, (x, y), lw.Gaussian(), epochs=400, lr=3e-2, updates=ByEvidence(every=20))
     assert result.likelihood.precision**-0.5 == pytest.approx(0.2, rel=0.15)
     assert (model(x) - torch.sin(2 * x)).square().mean().sqrt() < 0.11
     assert len(repr(result)) < 200

@@ -8,14 +8,14 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.curvature import features as made
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import TooLargeError
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, chosen, leverage, product
 from lapwing.structures.ella.sampling import Reservoir, fill
 from tests.posterior_cases import Linearised, normal, problem, refused
 
 
-def landmarks(max_bytes: int = 2**31, size: int = 11) -> tuple[LandmarkRows, torch.Tensor]:
+def landmarks(max_bytes: int = 2**31, size: int = 11, **amounts: int) -> tuple[LandmarkRows, torch.Tensor]:
     """Landmarks, and their rows in the prior's units."""
     case = problem("images")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal()))
@@ -23,14 +23,12 @@ def landmarks(max_bytes: int = 2**31, size: int = 11) -> tuple[LandmarkRows, tor
     fill(Data(case.batches()), pool)
     deviations = normal(posterior.network.size, seed=3).exp()
     dense = Linearised(case, posterior.network).jacobian(case.x)[pool.pairs.examples, pool.pairs.outputs]
-    return LandmarkRows(posterior.model, pool.pairs, deviations, max_bytes), dense * deviations
+    return LandmarkRows(posterior.model, pool.pairs, deviations, max_bytes, **amounts), dense * deviations
 
 
 @pytest.mark.parametrize("max_bytes", [2**31, 8 * 51 * 6, 8 * 11**2])
-def test_is_that_of_the_dense_rows(max_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.structures.ella.landmarks.STRIP", 64)
-    monkeypatch.setattr("lapwing.structures.ella.landmarks.ROWS", 4)
-    rows, dense = landmarks(max_bytes)
+def test_is_that_of_the_dense_rows(max_bytes: int) -> None:
+    rows, dense = landmarks(max_bytes, together=4, strip=64)
     assert rows.fit == (max_bytes == 2**31)
     assert len(range(11)[rows.places[0]]) == (4 if rows.fit else max_bytes // (2 * 8 * 51))
     torch.testing.assert_close(rows.gram(), dense @ dense.mT)

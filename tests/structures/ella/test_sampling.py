@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.data import Data
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError
 from lapwing.structures.ella.sampling import Reservoir, fill
 from tests.posterior_cases import normal

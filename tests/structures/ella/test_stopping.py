@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.curvature.features import TangentFeatures
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.predictive import Classification, Link
 from lapwing.structures.ella.stopping import Watch

@@ -106,6 +106,5 @@ def test_minima_are_found_once_and_again_after_other_steps(tmp_path, monkeypatch
     (again,) = fitted("Quadratic-Inbetween", setting, [0])
     assert torch.equal(first.weights, again.weights) and first.noise == again.noise
     monkeypatch.undo()
-    monkeypatch.setattr("studies.hessian_free.shallow.STEPS", 8)
-    fitted("Quadratic-Inbetween", setting, [0])
+    fitted("Quadratic-Inbetween", setting, [0], steps=8)
     assert len(list(tmp_path.iterdir())) == 2 and path.exists()

@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
 from lapwing.evaluation.scores import Predictor, Scores, aligned, evaluate
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
 from lapwing.ground.progress import track
 

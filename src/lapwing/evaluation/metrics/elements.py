@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
 from lapwing.likelihoods import IGNORED, Categorical
 from lapwing.likelihoods.categorical import check_labels

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lapwing.evaluation.metrics.elements import check_tensors
 from lapwing.ground import probes
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods import IGNORED, Likelihood
@@ -30,6 +30,7 @@ def joint_log_likelihood(
     shuffles: int = 10,
     per_label: bool = False,
     generator: torch.Generator | None = None,
+    together: int = CHUNK,
 ) -> Estimate:
     """Joint log-likelihood by dyadic sampling: the mean over batches b of log (1/s) Σ_j Π_{t ≤ τ} p(y_bt | f_j(x_bt)).
 
@@ -54,6 +55,7 @@ def joint_log_likelihood(
         shuffles: Times R that the examples are split into sets.
         per_label: Whether to divide by τ.
         generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        together: Numbers, draws times batches, that are summed at once.
 
     Returns:
         Nats a batch of τ labels, higher better (a label, with ``per_label``); ``samples`` counts the batches.
@@ -88,7 +90,7 @@ def joint_log_likelihood(
     members = torch.cat([order[: n // anchors * anchors].reshape(-1, anchors) for order in orders])
     uniform = probes.uniform([len(members), labels], like=logs, generator=generator)
     batches = members.gather(1, (uniform * anchors).long().clamp(max=anchors - 1))  # with replacement
-    parts = [_joint(logs, part) for part in batches.split(max(1, CHUNK // logs.shape[0]))]
+    parts = [_joint(logs, part) for part in batches.split(max(1, together // logs.shape[0]))]
     values = torch.cat(parts) / (labels if per_label else 1)
     return Estimate(float(values.mean()), _standard_error(values, members, n, shuffles), values.numel())
 

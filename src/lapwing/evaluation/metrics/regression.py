@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.metrics.elements import check_all_positive, scalars
-from lapwing.ground.data import check_finite
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
 from lapwing.predictive import Draws, Moments
 from lapwing.predictive.outputs import nonnegative

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.layers.factors import ConvOptions
 from lapwing.jacobian.layers.loose import Way
 from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend

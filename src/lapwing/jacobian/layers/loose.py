@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from lapwing.ground.data import Inputs, count, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, count, over_tensors, take, tensors
 from lapwing.ground.errors import reason_of
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
 

@@ -14,9 +14,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs, bits, check_finite, ordinary, over_tensors
+from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.inputs import Inputs, bits, ordinary, over_tensors
 from lapwing.ground.errors import ConfigError, MismatchError
-from lapwing.ground.tree import Layout, Params, together
+from lapwing.ground.layout import Layout, Params, together
 from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.network.serving import ALONE, call, serving
 from lapwing.jacobian.network.snapshot import Snapshot

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, InputsLike, checked, count, ordinary, over_tensors, place, take
+from lapwing.ground.data.inputs import Inputs, InputsLike, checked, count, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.serving import call, serving

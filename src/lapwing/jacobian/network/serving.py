@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import functional_call
 
-from lapwing.ground.data import UNPACK, Inputs, is_pair
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import UNPACK, is_pair
 from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import DataError, UnsupportedError, describe, reason_of
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.network.checkpoints import without_checkpoints
 from lapwing.jacobian.network.output import Output, output_of
 

@@ -10,8 +10,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import bits
-from lapwing.ground.records import checksum
+from lapwing.ground.data.inputs import bits
+from lapwing.ground.files.records import checksum
 from lapwing.jacobian.network.serving import ALONE
 
 Mark: TypeAlias = tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device]

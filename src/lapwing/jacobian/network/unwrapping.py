@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from lapwing.ground.data import Data, Source, Unpack, several
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import several
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.jacobian.network.network import like_of
 

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from lapwing.ground.data import Batch, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.forward_pass import along
 from lapwing.jacobian.layers.capture import history

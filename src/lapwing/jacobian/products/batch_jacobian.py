@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, chunks, count
+from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.autodiff import Columnwise
 from lapwing.jacobian.products.explicit import explicit_chunk

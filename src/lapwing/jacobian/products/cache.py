@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar, final
 
-from lapwing.ground.data import Batch, Data, chunks
+from lapwing.ground.data.inputs import chunks
+from lapwing.ground.data.sources import Batch, Data
 from lapwing.jacobian.products.strategy import Strategy
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, vmap
 
-from lapwing.ground.data import Batch, Inputs, chunks, count
+from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import without_advice

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs
-from lapwing.ground.tree import together
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.layout import together
 from lapwing.jacobian.layers.factors import Factor
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network

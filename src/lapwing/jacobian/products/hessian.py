@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
-from lapwing.ground.data import Batch
-from lapwing.ground.tree import Params, summed
+from lapwing.ground.data.sources import Batch
+from lapwing.ground.layout import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.products.autodiff import Reverse, derivative, forward_mode

@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Data, Inputs, chunks
-from lapwing.ground.tree import Layout
+from lapwing.ground.data.inputs import Inputs, chunks
+from lapwing.ground.data.sources import Batch, Data
+from lapwing.ground.layout import Layout
 from lapwing.jacobian.layers.factors import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.autodiff import autodiff_chunk

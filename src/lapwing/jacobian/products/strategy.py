@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.ground.data import Inputs, take
+from lapwing.ground.data.inputs import Inputs, take
 from lapwing.jacobian.layers.factors import Factor, Outer, Rows
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.model import Model

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Inputs, concatenated, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, concatenated, over_tensors, take, tensors
+from lapwing.ground.data.sources import Data
+from lapwing.ground.distributed import all_of, check_alone
 from lapwing.ground.errors import ShapeError, check_bytes, check_count
-from lapwing.ground.ranks import all_of, check_alone
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank

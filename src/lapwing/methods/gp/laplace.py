@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Array, Source
+from lapwing.ground.data.inputs import Array
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from lapwing.curvature.gram import TangentKernel
 from lapwing.curvature.training_rows import InputRows
 from lapwing.ground import probes
-from lapwing.ground.data import Data, chunks
+from lapwing.ground.data.inputs import chunks
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.factors import jacobian_rows
 from lapwing.jacobian.model import BUDGET

@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Data, Source, Values, as_tensor, check_there
+from lapwing.ground.data.checks import check_there
+from lapwing.ground.data.inputs import Values, as_tensor
+from lapwing.ground.data.sources import Data, Source
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
 from lapwing.ground.results import Shown
 from lapwing.methods.gp.groups import Kernels

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Array
+from lapwing.ground.data.inputs import Array
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import working
 from lapwing.ground.results import Solution

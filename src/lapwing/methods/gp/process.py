@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Array, Source
+from lapwing.ground.data.inputs import Array
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, check_count, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, joined, parted

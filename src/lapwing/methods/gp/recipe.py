@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Source
+from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataWarning, check_kind, warn
 from lapwing.likelihoods import Gaussian
 from lapwing.methods.gp.groups import Kernels, each_of

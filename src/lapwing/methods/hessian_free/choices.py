@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import Inputs, chunks, count, take
+from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
 from lapwing.methods.hessian_free.posterior import Amortised, Answers, Points, Table
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances

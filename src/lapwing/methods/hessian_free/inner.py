@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import NumericalError, check_count, check_optimiser, check_positive
-from lapwing.ground.ranks import check_alike
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser

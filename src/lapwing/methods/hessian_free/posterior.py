@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, InputsLike, count, tensors
+from lapwing.ground.data.inputs import Inputs, InputsLike, count, tensors
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, absolute

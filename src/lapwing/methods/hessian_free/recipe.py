@@ -8,11 +8,12 @@ from typing import final
 from torch import nn
 
 from lapwing.curvature.fold import check_repeatable
-from lapwing.ground.data import InputsLike, Source, Unpack, checked, concatenated, over_tensors
+from lapwing.ground.data.inputs import InputsLike, checked, concatenated, over_tensors
+from lapwing.ground.data.sources import Source, Unpack
+from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import check_count, check_kind, check_positive
+from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.ground.ranks import check_alike
-from lapwing.ground.records import checksum
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.unwrapping import opened

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Batch, Inputs, chunks
+from lapwing.ground.data.inputs import Inputs, chunks
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.layout import summed
 from lapwing.ground.progress import Bar
-from lapwing.ground.tree import summed
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.copies import Copies

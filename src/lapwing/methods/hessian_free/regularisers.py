@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.data import Inputs, chunks, count
-from lapwing.ground.ranks import turn
+from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.distributed import turn
 from lapwing.jacobian.products.copies import Copies
 
 PIECE = 4096

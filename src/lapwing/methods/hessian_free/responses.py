@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG, Refitted
 from lapwing.methods.hessian_free.refit import Refit

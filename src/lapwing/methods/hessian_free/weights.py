@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Source, Unpack
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
+from lapwing.ground.layout import Layout, Params
 from lapwing.ground.progress import working
-from lapwing.ground.tree import Layout, Params
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output

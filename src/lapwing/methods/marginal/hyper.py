@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, check_count, check_kind, check_option
-from lapwing.ground.tree import Layout
+from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.layers.loose import Way, vectorised_rows
 from lapwing.jacobian.network.decompositions import twice_differentiable

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.data import count
+from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import TooLargeError, check_count, check_positive
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model

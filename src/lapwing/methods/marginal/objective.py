@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.ground.data import Inputs, Source, Unpack, count, place
+from lapwing.ground.data.inputs import Inputs, count, place
+from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.capture import Survey

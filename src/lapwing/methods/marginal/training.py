@@ -11,10 +11,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Data, Source, Unpack, take
+from lapwing.ground.data.inputs import take
+from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import check_optimiser
 from lapwing.ground.progress import Bar, working
-from lapwing.ground.ranks import check_alone
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output

@@ -13,8 +13,8 @@ from typing import Any, final
 
 from lapwing.comparison import Column
 from lapwing.ground.errors import ConfigError, DataError
-from lapwing.ground.records import Records
-from lapwing.ground.whole import replacing
+from lapwing.ground.files.atomic import replacing
+from lapwing.ground.files.records import Records
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
 """How a table may write a number."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation import metrics
-from lapwing.ground.whole import replacing
+from lapwing.ground.files.atomic import replacing
 from lapwing.methods.gp import Process
 from lapwing.show.plots.predictions import plot_coverage, plot_residuals
 from lapwing.show.report.page import render

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -41,6 +41,8 @@ class LandmarkRows:
         pairs: The landmarks, M (example, output) pairs.
         deviations: ``A^-½``.
         max_bytes: Bytes for rows, and for the Gram matrix.
+        together: Rows of a block where all are kept.
+        strip: Numbers of a block that are in float64 at once.
 
     Raises:
         TooLargeError: If the Gram matrix would be larger; nothing is computed.
@@ -50,6 +52,8 @@ class LandmarkRows:
     pairs: Pairs
     deviations: Float[Tensor, " d"]
     max_bytes: int
+    together: int = ROWS
+    strip: int = STRIP
     _kept: dict[int, Tensor] = field(default_factory=dict[int, Tensor], init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +69,7 @@ class LandmarkRows:
     @property
     def places(self) -> list[slice]:
         """Where each block of rows is; two of them are in memory at once."""
-        size = ROWS if self.fit else max(1, self.max_bytes // (2 * self._row))
+        size = self.together if self.fit else max(1, self.max_bytes // (2 * self._row))
         return [slice(start, start + size) for start in range(0, len(self.pairs), size)]
 
     def block(self, number: int) -> Float[Tensor, "m d"]:
@@ -95,7 +99,7 @@ class LandmarkRows:
             for i, here in enumerate(self.places):
                 left = self.block(i)
                 for j, there in enumerate(self.places[: i + 1]):
-                    found = product(left, left if i == j else self.block(j))
+                    found = product(left, left if i == j else self.block(j), self.strip)
                     gram[here, there] = found
                     gram[there, here] = found.mT
                     bar.update()
@@ -107,13 +111,13 @@ class LandmarkRows:
         total = weights.new_zeros(weights.shape[1], len(self.deviations))
         for i, here in enumerate(self.places):
             rows = self.block(i)
-            for strip in strips(rows):
+            for strip in strips(rows, self.strip):
                 total[:, strip] += across[:, here] @ rows[:, strip].double()
         return (total * self.deviations.double()).mT.contiguous()
 
     def at(self, index: Int[Tensor, " m"]) -> LandmarkRows:
         """The rows of some of the landmarks."""
-        return LandmarkRows(self.model, self.pairs.at(index), self.deviations, self.max_bytes)
+        return replace(self, pairs=self.pairs.at(index))
 
     @property
     def _row(self) -> int:
@@ -121,17 +125,17 @@ class LandmarkRows:
         return self.model.network.size * self.model.network.like.element_size()
 
 
-def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"]) -> Float[Tensor, "m m2"]:
-    """``left rightᵀ``, added up in float64."""
+def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP) -> Float[Tensor, "m m2"]:
+    """``left rightᵀ``, added up in float64, of so many numbers at once."""
     total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for strip in strips(left if len(left) > len(right) else right):
-        total.addmm_(left[:, strip].double(), right[:, strip].double().mT)
+    for some in strips(left if len(left) > len(right) else right, strip):
+        total.addmm_(left[:, some].double(), right[:, some].double().mT)
     return total
 
 
-def strips(rows: Float[Tensor, "m d"]) -> Iterator[slice]:
-    """Columns of rows, as many as may be in float64 at once."""
-    width = max(1, STRIP // len(rows))
+def strips(rows: Float[Tensor, "m d"], numbers: int) -> Iterator[slice]:
+    """Columns of rows, of so many numbers each."""
+    width = max(1, numbers // len(rows))
     yield from (slice(start, start + width) for start in range(0, rows.shape[1], width))
 
 

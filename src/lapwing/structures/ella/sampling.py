@@ -10,7 +10,8 @@ from torch import Tensor
 
 from lapwing.curvature.features import Pairs
 from lapwing.ground import probes
-from lapwing.ground.data import Batch, Data, Inputs, check_inputs, concatenated, take
+from lapwing.ground.data.inputs import Inputs, check_inputs, concatenated, take
+from lapwing.ground.data.sources import Batch, Data
 
 
 @final

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lapwing.curvature.features import TangentFeatures
 from lapwing.curvature.fold import Totals
-from lapwing.ground.data import Data, Inputs, Source, Unpack, check_inputs, count, place
+from lapwing.ground.data.inputs import Inputs, check_inputs, count, place
+from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
 from lapwing.posteriors.nystrom import Compression
 from lapwing.predictive import Link, held_out_losses

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data import Batch, Inputs
+from lapwing.ground.data.inputs import Inputs
+from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.autodiff import autodiff_chunk
 from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.func import jvp, vjp
 
-from lapwing.ground.data import Batch
-from lapwing.ground.tree import Params
+from lapwing.ground.data.sources import Batch
+from lapwing.ground.layout import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.tracing.split import Groups
 from lapwing.jacobian.products.tracing.tracer import Arguments, Tracer

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data import Batch, over_tensors, tensors
+from lapwing.ground.data.inputs import over_tensors, tensors
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.tree import Params
+from lapwing.ground.layout import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network

@@ -1,0 +1,264 @@
+"""Measurements: linear operators T from images to what is observed of them, and their adjoints."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lapwing.ct.geometry import check_real
+from lapwing.ground import probes
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
+from lapwing.linalg import Operator
+from lapwing.linalg.operator import on_columns
+
+Product: TypeAlias = Callable[[Tensor], Tensor]
+"""From a block of columns to a block of columns."""
+
+
+class ForwardOperator(abc.ABC):
+    """A ``Measurement`` with operands that are checked, and differentiable: the derivative of T x is T.
+
+    Images are flat, row by row, and so are observations; several at once are the columns of a block.
+    """
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows, which are observed, and pixels."""
+
+    @property
+    @abc.abstractmethod
+    def like(self) -> Tensor:
+        """A tensor whose dtype and device are the operator's."""
+
+    @abc.abstractmethod
+    def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]: ...
+
+    @abc.abstractmethod
+    def _adjoint(self, block: Float[Tensor, "rows k"]) -> Float[Tensor, "pixels k"]: ...
+
+    def push(self, v: Float[Tensor, "pixels *k"]) -> Float[Tensor, "rows *k"]:
+        """``T V``.
+
+        Args:
+            v: An image ``[pixels]``, or a block of images ``[pixels, k]``.
+
+        Raises:
+            ShapeError: If it has other pixels.
+            UnsupportedError: If it has another dtype.
+        """
+        return self._product(self._forward, self._adjoint, v, self.shape[1], "pixels")
+
+    def pull(self, u: Float[Tensor, "rows *k"]) -> Float[Tensor, "pixels *k"]:
+        """``Tᵀ U``.
+
+        Args:
+            u: Observations ``[rows]``, or a block of them ``[rows, k]``.
+
+        Raises:
+            ShapeError: If it has other rows.
+            UnsupportedError: If it has another dtype.
+        """
+        return self._product(self._adjoint, self._forward, u, self.shape[0], "rows")
+
+    def _product(self, product: Product, adjoint: Product, block: Tensor, size: int, what: str) -> Tensor:
+        if block.ndim not in (1, 2) or len(block) != size:
+            raise ShapeError(f"[{what}] or [{what}, k] with {size} {what}", f"{list(block.shape)}", ".reshape(-1)")
+        if block.dtype != self.like.dtype:
+            raise UnsupportedError(f"dtype {self.like.dtype}", f"{block.dtype}", "the dtype of the measurement")
+        return on_columns(lambda columns: _Product.apply(columns, product, adjoint), block)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Given(ForwardOperator):
+    """A measurement of your own, by two functions.
+
+    Args:
+        forward: ``T V`` of a block ``[pixels, k]``.
+        adjoint: ``Tᵀ U`` of a block ``[rows, k]``.
+        size: Rows and pixels.
+        of: A tensor whose dtype and device images have; float32 on the CPU if not given.
+
+    Raises:
+        ConfigError: If the functions are not each other's adjoint, seen by a random image and observation.
+
+    Example:
+        >>> blur = Given(lambda v: v + v.roll(1, 0), lambda u: u + u.roll(-1, 0), size=(3, 3))
+        >>> blur.push(torch.tensor([1.0, 0.0, 0.0])).tolist()
+        [1.0, 1.0, 0.0]
+    """
+
+    forward: Product
+    adjoint: Product
+    size: tuple[int, int]
+    of: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        u, v = (probes.gaussian([side, 1], like=self.like, generator=generator) for side in self.size)
+        pushed = self.push(v)
+        pulled = self.pull(u)
+        for name, came, fits in (("forward", pushed, u), ("adjoint", pulled, v)):
+            if came.shape != fits.shape:
+                raise ShapeError(f"{name}= to give {list(fits.shape)}", f"{list(came.shape)}", "size=(rows, pixels)")
+        here = float((u * pushed).sum())
+        there = float((v * pulled).sum())
+        scale = float(u.norm() * pushed.norm() + v.norm() * pulled.norm())
+        if not abs(here - there) <= 1e-4 * scale:
+            raise ConfigError(
+                "adjoint= to be the adjoint of forward=, <u, T v> = <Tᵀ u, v>",
+                f"{here:.6g} and {there:.6g} for a random u and v",
+                "the transposed matrix, not an inverse such as filtered back-projection",
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See ``ForwardOperator``."""
+        return self.size
+
+    @property
+    def like(self) -> Tensor:
+        """See ``ForwardOperator``."""
+        return torch.empty(0) if self.of is None else self.of
+
+    def _forward(self, block: Float[Tensor, "pixels k"]) -> Tensor:
+        return self.forward(block)
+
+    def _adjoint(self, block: Float[Tensor, "rows k"]) -> Tensor:
+        return self.adjoint(block)
+
+
+def measurement(matrix: Any) -> Given:
+    """The measurement by a matrix: a tensor, dense or sparse, an ``Operator``, or what SciPy takes for an operator.
+
+    Args:
+        matrix: ``[rows, pixels]``. SciPy's, and arrays of NumPy, multiply images on the CPU, in float32 where that is
+            their dtype, else in float64.
+
+    Returns:
+        T with its adjoint.
+
+    Raises:
+        ConfigError: If it is none of these.
+        ShapeError: If it has not two axes.
+        UnsupportedError: If its numbers are not real.
+
+    Example:
+        >>> measurement(torch.tensor([[1.0, 2.0]])).pull(torch.ones(1)).tolist()
+        [1.0, 2.0]
+    """
+    if isinstance(matrix, Tensor | np.ndarray) and matrix.ndim != 2:
+        raise ShapeError("a matrix [rows, pixels]", f"{list(matrix.shape)}", "matrix[None] if it is one row")
+    if isinstance(matrix, Tensor):
+        check_real(matrix, "matrix")
+    if isinstance(matrix, Tensor | Operator):
+        turned: Any = matrix.t() if isinstance(matrix, Tensor) else matrix.T  # of rows that are compressed .T is none
+        if getattr(matrix, "layout", None) == torch.sparse_csr:
+            turned = turned.to_sparse_csr()
+        like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
+        return Given(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
+    from scipy.sparse.linalg import aslinearoperator
+
+    try:
+        operator = aslinearoperator(matrix)
+    except TypeError as error:
+        hint = "Given(forward, adjoint, size) for a pair of functions"
+        raise ConfigError("a matrix, or an operator of SciPy", f"a {type(matrix).__name__}", hint) from error
+
+    kind = np.dtype(operator.dtype)
+    if kind.kind not in "fiub":
+        hint = "its real and imaginary parts on top of each other" if kind.kind == "c" else "matrix.astype(float)"
+        raise UnsupportedError("a matrix of real numbers", f"{kind}", hint)
+    dtype = torch.float32 if kind == np.float32 else torch.float64
+
+    def product(by: Any) -> Product:
+        return lambda block: torch.as_tensor(by.matmat(block.cpu().numpy()), dtype=block.dtype, device=block.device)
+
+    rows, pixels = operator.shape
+    return Given(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Fourier(ForwardOperator):
+    """Some frequencies of an image, as magnetic resonance measures them.
+
+    ``T x = (Re z, Im z)`` with z the entries of the unitary Fourier transform of x that a mask lets through.
+
+    Args:
+        mask: Frequencies that are measured, ``[height, width]``, in the order of ``torch.fft.fft2``: zero comes first.
+            ``torch.fft.ifftshift`` makes that of a mask with zero in the middle.
+        dtype: Of images and observations.
+        device: Where they are.
+
+    Example:
+        >>> mask = torch.zeros(4, 4, dtype=torch.bool)
+        >>> mask[0, 0] = True
+        >>> Fourier(mask).push(torch.ones(16)).tolist()
+        [4.0, 0.0]
+    """
+
+    mask: Bool[Tensor, "height width"]
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        check_kind("mask", self.mask, (Tensor,), "a boolean tensor [height, width]")
+        if self.mask.ndim != 2 or self.mask.dtype != torch.bool or not bool(self.mask.any()):
+            got = f"{self.mask.dtype} {list(self.mask.shape)}, {int(self.mask.count_nonzero())} of it not zero"
+            raise ShapeError("a boolean mask [height, width] that lets a frequency through", got, "weights > 0")
+        object.__setattr__(self, "mask", self.mask.to(self.device))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """See ``ForwardOperator``."""
+        return 2 * int(self.mask.sum()), self.mask.numel()
+
+    @property
+    def like(self) -> Tensor:
+        """See ``ForwardOperator``."""
+        return torch.empty(0, dtype=self.dtype, device=self.device)
+
+    def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
+        z = torch.fft.fft2(block.mT.unflatten(1, self.mask.shape), norm="ortho")[:, self.mask]
+        return torch.cat([z.real, z.imag], 1).mT
+
+    def _adjoint(self, block: Float[Tensor, "rows k"]) -> Float[Tensor, "pixels k"]:
+        real, imaginary = block.mT.chunk(2, 1)
+        z = torch.zeros(block.shape[1], *self.mask.shape, dtype=self.dtype.to_complex(), device=self.mask.device)
+        z[:, self.mask] = torch.complex(real, imaginary)
+        return torch.fft.ifft2(z, norm="ortho").real.flatten(1).mT
+
+
+class _Product(torch.autograd.Function):
+    """A product whose derivative is known: its own forwards, its adjoint backwards."""
+
+    @staticmethod
+    def forward(block: Tensor, product: Product, adjoint: Product) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return product(block.detach())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.product, ctx.adjoint = inputs
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Product.apply(cotangent, ctx.adjoint, ctx.product), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Product.apply(tangent, ctx.product, ctx.adjoint)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Tensor, int]:
+        block, product, adjoint = args
+        columns = block.movedim(in_dims[0], -1)
+        return _Product.apply(columns.flatten(1), product, adjoint).unflatten(1, columns.shape[1:]), 2

@@ -1,0 +1,1 @@
+"""Files: records of dataclasses and tensors, written whole or not at all."""

@@ -1,3 +1,0 @@
-"""Studies of the full-covariance Laplace approximation, after Brack (2023): ``python -m studies.full_laplace NAME``."""
-
-from __future__ import annotations
