@@ -35,6 +35,7 @@ from lapwing.ground import probes
 from lapwing.ground.results import Solution
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
+from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import MatrixFreePosterior
 
 ALPHA = 0.1
@@ -117,7 +118,7 @@ def perturbed(
     problem = replace(posterior.problem)  # with nothing built yet
     with torch.no_grad(), counted() as columns:
         start = time.perf_counter()
-        b = problem.perturbation(samples, generator=generator()).right_hand_side(problem)
+        b = Perturbation.drawn(problem, samples, generator=generator()).right_hand_side(problem)
         solution = posterior.solver.solve(problem, b)
         seconds = time.perf_counter() - start
         values, vectors = stiff

@@ -90,7 +90,7 @@ def case(name: str) -> Case:
     match kind:
         case "network":
             model, jacobian = network(likelihood, x, y)
-            return Case(model, jacobian(x), model.at(x).outputs, y, x, new, jacobian(new))
+            return Case(model, jacobian(x), model.on(x).outputs, y, x, new, jacobian(new))
         case "matrix":
             features, others, w = normal(N, c, 5), normal(4, c, 5, seed=3), normal(5, seed=4)
             model = Matrix(features, y, likelihood, w, examples=3)

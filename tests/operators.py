@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.linalg import Operator, Structured
-from lapwing.linear.gauss_newton import Gram
+from lapwing.linear.gauss_newton import PSDOperator
 
 
 def check_linear(
@@ -178,7 +178,7 @@ def _compare(law: str, got: Tensor, expected: Tensor, limit: float, size: float 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class GramMatrix(Gram):
+class GramMatrix(PSDOperator):
     """A ``G`` given as a matrix, without a linear model or a kernel behind it."""
 
     matrix: Structured

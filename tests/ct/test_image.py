@@ -15,7 +15,7 @@ from lapwing.ct.unet import UNet
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Matrix
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.solvers import CG, SGD
 from lapwing.structures import LowRank
 from tests.checker import unchecked

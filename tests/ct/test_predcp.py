@@ -77,7 +77,7 @@ def test_whitened_features_have_the_prior_in_them() -> None:
     torch.testing.assert_close(root @ model.weights, IMAGE.weights)
     chunk, features = only(model, 1), J @ root
     torch.testing.assert_close(chunk.push(torch.eye(D).double()).flatten(1).mT, features)
-    torch.testing.assert_close(model.at(chunk.inputs).pull(torch.eye(H * W).double().view(-1, 1, H, W, 1)), features.mT)
+    torch.testing.assert_close(model.on(chunk.inputs).pull(torch.eye(H * W).double().view(-1, 1, H, W, 1)), features.mT)
     torch.testing.assert_close(model.diagonal(), features.square().sum(0))
     eye = torch.eye(H * W).double().view(-1, 1, H, W, 1)
     torch.testing.assert_close(next(iter(model.rows(chunk.inputs, lambda *_: iter([eye]))))[0], features)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import kfac
+from lapwing.curvature import kfac, moment
 from lapwing.curvature.ggn import GGN, MCFisher, sweep
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.sums import Held
@@ -19,8 +19,8 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, spectral
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
+from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.posteriors import WeightPosterior
 from tests.cases import Case
 from tests.curvature import naive, naive_kfac
@@ -233,8 +233,8 @@ def test_what_few_examples_leave_empty_is_held_in_low_rank(sharing: Sharing, mon
         return found
 
     few, again = fit(3), fit(1)
-    monkeypatch.setattr(spectral.Moment, "add", lambda self, shape, columns, total: self.add_total(total()))
-    monkeypatch.setattr(spectral, "whole", decompose)
+    monkeypatch.setattr(moment.Moment, "add", lambda self, shape, columns, total: self.add_total(total()))
+    monkeypatch.setattr(moment, "decompose_nonzero", decompose)
     dense = fit(3)
     ranks = [block.bases[1].values.shape[-1] for block in factored(few) if block.bases[1].others]
     assert min(ranks) >= 2 and len(ranks) >= 3 and not any(block.bases[1].others for block in factored(dense))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.linalg import Diagonal, Kronecker, Structured
+from lapwing.linalg import Kronecker, Structured
 from tests.linalg.cases import CASES, converted, normal, spectrum
 from tests.operators import check_adjoint, check_matches_dense, check_structured
 
@@ -36,7 +36,7 @@ def test_scaled_shifted_and_summed_copies(case, seed: int) -> None:
         (operator.shifted(0.2), matrix + 0.2 * identity),
         (operator.scaled(2.0).shifted(0.2).scaled(0.5), matrix + 0.1 * identity),
         (operator.shifted(0.2).shifted(-0.2), matrix),
-        (operator.plus_diagonal(Diagonal(0.2 * identity.diagonal())), matrix + 0.2 * identity),
+        (operator.plus_diagonal(0.2 * identity.diagonal()), matrix + 0.2 * identity),
     ]
     for copy, expected in copies:
         check_matches_dense(copy, expected, tolerance=1e-13)

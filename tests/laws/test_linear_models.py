@@ -11,7 +11,8 @@ from torch.distributions import MultivariateNormal
 
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.evidence import Determinant, LogEvidence, complexity_of, complexity_of_compression
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Determinant, complexity_of, complexity_of_compression
 from lapwing.linear.model import LinearModel
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
 from lapwing.linear.problem import Problem
@@ -64,7 +65,7 @@ def chunk_sizes(model: LinearModel, columns: int) -> list[int]:
 def test_predictions_rows_and_the_diagonal_are_those_of_the_features(name: str) -> None:
     given = case(name)
     model, d = given.model, len(given.model.weights)
-    there, v, u = model.at(given.new), normal(d, 2), normal(2, *given.new_features.shape[:2], seed=1)
+    there, v, u = model.on(given.new), normal(d, 2), normal(2, *given.new_features.shape[:2], seed=1)
     torch.testing.assert_close(there.push(v), torch.einsum("ncd,dk->knc", given.new_features, v))
     torch.testing.assert_close(there.pull(u), torch.einsum("knc,ncd->dk", u, given.new_features))
 

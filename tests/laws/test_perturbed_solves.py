@@ -13,7 +13,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Matrix
-from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.problem import Problem
 from tests.posterior_cases import normal
 
 N, D = 40, 7
@@ -123,8 +124,8 @@ def test_at_the_minimum_the_noise_left_in_the_gradient_is_told_by_the_effective_
 def test_noise_kept_and_rescaled_is_noise_drawn_again_from_the_same_normals(a: float, s: float) -> None:
     """``w₀ ← √(a/a') w₀`` and ``A⁻¹ Φᵀ B ℰ ← √s (a/a') A⁻¹ Φᵀ B ℰ``: what EM does between its steps."""
     before, after = model(), model(a, s)
-    kept = before.perturbation(5, generator=torch.Generator().manual_seed(3))
-    again = after.perturbation(5, generator=torch.Generator().manual_seed(3))
+    kept = Perturbation.drawn(before, 5, generator=torch.Generator().manual_seed(3))
+    again = Perturbation.drawn(after, 5, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(kept.right_hand_side(after), again.right_hand_side(after), rtol=1e-13, atol=0)
     assert (kept.right_hand_side(before) != kept.right_hand_side(after)).all()
     w0, pull = kept.start(before), kept.data / before.prior.values[:, None]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Draws, Moments
 from tests.laws.test_posteriors import check_covariance, close, moments

@@ -17,7 +17,7 @@ def test_products_equal_the_matrix(likelihood: Likelihood, generator: torch.Gene
     f, u = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     y = likelihood.canonical_targets(f, likelihood.draw(f, generator=generator))
     expected = (likelihood.hessian(f, y) @ u.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
+    torch.testing.assert_close(likelihood.hessian_product(f, y)(u), expected)
 
 
 def test_ignored_positions_have_no_curvature(generator: torch.Generator) -> None:
@@ -25,7 +25,7 @@ def test_ignored_positions_have_no_curvature(generator: torch.Generator) -> None
     y = torch.tensor([[0, -100, 1], [2, 3, -100]])
     likelihood = Categorical(event_dim=1)
     expected = (likelihood.hessian(f, y) @ u.unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
+    torch.testing.assert_close(likelihood.hessian_product(f, y)(u), expected)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
@@ -55,8 +55,10 @@ def test_entries_in_float32_are_those_of_float64_to_its_rounding(generator: torc
 
 def test_nothing_cancels_where_a_class_is_certain() -> None:
     f, u = torch.tensor([[30.0, 0.0, 1.0]]), torch.tensor([[1e3, 1e3 + 1, 1e3 - 2]])
-    exact = Categorical().bending(f.double(), torch.tensor([0]))(u.double())
-    torch.testing.assert_close(Categorical().bending(f, torch.tensor([0]))(u).double(), exact, rtol=1e-5, atol=0.0)
+    exact = Categorical().hessian_product(f.double(), torch.tensor([0]))(u.double())
+    torch.testing.assert_close(
+        Categorical().hessian_product(f, torch.tensor([0]))(u).double(), exact, rtol=1e-5, atol=0.0
+    )
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)
@@ -117,7 +119,7 @@ def test_changes_may_lead_with_further_axes(likelihood: Likelihood, generator: t
     y = torch.tensor([0, -100, 1, 2]) if isinstance(likelihood, Categorical) else torch.ones_like(f)
     u = torch.randn(2, 5, 4, 3, generator=generator, dtype=torch.float64)
     expected = torch.einsum("ncd,ijnd->ijnc", likelihood.hessian(f, y), u)
-    torch.testing.assert_close(likelihood.bending(f, y)(u), expected)
+    torch.testing.assert_close(likelihood.hessian_product(f, y)(u), expected)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])

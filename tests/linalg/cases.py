@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
-from lapwing.linalg.spectral import Spectral, of_root
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_root
 
 Case = tuple[Structured, Tensor]
 
@@ -48,11 +48,11 @@ def converted(operator: Structured, change: Callable[[Tensor], Tensor]) -> Struc
             return change(value)
         if isinstance(value, tuple):
             return tuple(visit(item) for item in value)
-        if isinstance(value, Spectral):
+        if isinstance(value, Eigenbasis):
             return replace(value, values=change(value.values), vectors=change(value.vectors))
         return converted(value, change) if isinstance(value, Structured) else value
 
-    names = [field.name for field in fields(operator) if field.name != "shared"]
+    names = [field.name for field in fields(operator) if field.name not in ("copy_of", "partition")]
     return type(operator)(**{name: visit(getattr(operator, name)) for name in names})
 
 
@@ -80,7 +80,7 @@ def dense_singular_and_shifted(condition: float, seed: int) -> Case:
 
 def dense_and_diagonal(condition: float, seed: int) -> Case:
     matrix, values = spd(7, condition, seed), shuffled(7, seed)
-    return Dense(matrix).plus_diagonal(Diagonal(values)), matrix + torch.diag(values)
+    return Dense(matrix).plus_diagonal(values), matrix + torch.diag(values)
 
 
 def low_rank(condition: float, seed: int) -> Case:
@@ -95,7 +95,7 @@ def low_rank_shifted(condition: float, seed: int) -> Case:
 
 def low_rank_of_high_rank(condition: float, seed: int) -> Case:
     root = normal(4, 6, seed=seed) * spectrum(6, condition).sqrt()
-    return LowRank(root).plus_diagonal(Diagonal(torch.ones(4).double())), root @ root.mT + eye(4)
+    return LowRank(root).plus_diagonal(torch.ones(4).double()), root @ root.mT + eye(4)
 
 
 def kronecker(condition: float, seed: int) -> Case:
@@ -130,7 +130,7 @@ def kronecker_with_shared_factor(condition: float, seed: int) -> Case:
 def kronecker_of_low_rank(condition: float, seed: int) -> Case:
     left, right = normal(3, 1, seed=seed), normal(7, 2, seed=seed + 1)
     matrix = torch.kron(left @ left.mT, right @ right.mT) + 10 / condition * eye(21)
-    return Kronecker(of_root(left), of_root(right)).shifted(10 / condition), matrix
+    return Kronecker(decompose_root(left), decompose_root(right)).shifted(10 / condition), matrix
 
 
 def kronecker_of_leading_pairs(condition: float, seed: int) -> Case:
@@ -138,7 +138,7 @@ def kronecker_of_leading_pairs(condition: float, seed: int) -> Case:
     values = spectrum(2, condition**0.5)
     right = basis @ values.diag() @ basis.mT + 0.1 * (eye(5) - basis @ basis.mT)
     matrix = torch.block_diag(*(torch.kron(each, right) for each in left))
-    return Kronecker(left, Spectral(values, basis, 0.1)), matrix
+    return Kronecker(left, Eigenbasis(values, basis, 0.1)), matrix
 
 
 def kronecker_with_diagonal_right(condition: float, seed: int) -> Case:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.linalg import Dense, Diagonal, FunctionOperator
 from lapwing.linalg.lanczos import Krylov, lanczos
-from lapwing.linalg.operator import in_float64
+from lapwing.linalg.operators.base import in_float64
 from tests.linalg.cases import normal, spd, spectrum
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lapwing.linear import gauss_newton
-from lapwing.linear.gauss_newton import GGNProduct, bent, signature
+from lapwing.linear.gauss_newton import GGNProduct, ggn_product, signature
 from lapwing.linear.model import Chunk, LinearModel
 
 
@@ -35,7 +35,7 @@ class Given:
 class Shuffled:
     """A model made of them, in another order in each pass."""
 
-    likelihood = data = layout = event = held = at = rows = diagonal = check = "not asked for"
+    likelihood = data = layout = event = is_cached = on = rows = diagonal = check = "not asked for"
 
     def __init__(self, *parts: Given) -> None:
         self.parts, self.weights, self.passes = parts, torch.full((5,), 0.3, dtype=torch.float64), 0
@@ -65,7 +65,7 @@ def test_products_take_a_few_columns_at_a_time(generator: torch.Generator) -> No
     part = Given(generator)
     block = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     flat = part.j.flatten(0, 1)
-    torch.testing.assert_close(bent(part.chunk(), lambda u: 2.0 * u, block), 2.0 * flat.mT @ flat @ block)
+    torch.testing.assert_close(ggn_product(part.chunk(), lambda u: 2.0 * u, block), 2.0 * flat.mT @ flat @ block)
     assert part.pushed == 2
 
 

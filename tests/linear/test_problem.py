@@ -9,7 +9,8 @@ import torch
 
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linear.model import Matrix
-from lapwing.linear.preconditioners import Known, approximation
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.preconditioners import GivenCurvature, approximation
 from lapwing.linear.problem import Problem
 from tests.operators import GramMatrix, check_symmetric
 from tests.posterior_cases import normal
@@ -29,7 +30,7 @@ def test_the_precision_is_the_scaled_curvature_plus_the_prior() -> None:
 
 def test_perturbations_have_the_precision_as_their_covariance(generator: torch.Generator) -> None:
     problem, dense = model()
-    draws = problem.perturbation(200_000, generator=generator).right_hand_side(problem)
+    draws = Perturbation.drawn(problem, 200_000, generator=generator).right_hand_side(problem)
     found = draws @ draws.mT / draws.shape[1]
     error = ((dense.diagonal()[:, None] * dense.diagonal() + dense.square()) / draws.shape[1]).sqrt()
     assert ((found - dense).abs() <= 5 * error).all()
@@ -52,7 +53,7 @@ def test_a_problem_is_gone_when_it_is_let_go() -> None:
     rows = normal(6, 4)
     problem = Problem.of(Matrix(rows), Diagonal(torch.ones(4).double()))
     assert (problem.precision @ rows.mT).shape == (4, 6)
-    assert approximation(problem, Known(LowRank(rows.mT))).shape == (4, 4)
+    assert approximation(problem, GivenCurvature(LowRank(rows.mT))).shape == (4, 4)
     alive = weakref.ref(problem)
     gc.disable()
     try:

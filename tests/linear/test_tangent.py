@@ -12,7 +12,8 @@ from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Diagonal, Structured
-from lapwing.linear import gauss_newton, loss
+from lapwing.linear import gauss_newton
+from lapwing.linear.mode import loss
 from lapwing.linear.preconditioners import Subsample
 from lapwing.linear.problem import Problem as Products
 from lapwing.linear.solvers import CG, SGD

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linalg.functions import log_determinant
-from lapwing.linear.preconditioners import Known
+from lapwing.linalg.log_determinant import log_determinant
+from lapwing.linear.preconditioners import GivenCurvature
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.posteriors import WeightPosterior
@@ -152,7 +152,7 @@ def solvers(x: Tensor) -> dict[str, Solver]:
         "eigenpairs": lw.LowRank(9),
         "sketch": lw.LowRank(9, method="nystrom"),
         "diagonal": lw.Diagonal(),
-        "known": Known(Dense(near(x, x))),
+        "known": GivenCurvature(Dense(near(x, x))),
     }
     found: dict[str, Solver] = {name: lw.CG(rtol=1e-11, preconditioner=recipe) for name, recipe in recipes.items()}
     return found | {"descent": lw.SGD(epochs=4000, rtol=1e-9, momentum=0.97)}

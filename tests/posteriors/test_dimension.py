@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Matrix
-from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import dimension
 from lapwing.posteriors.dimension import (
@@ -145,7 +146,7 @@ def test_is_the_log_determinant_where_the_noise_is_the_precision_itself(scale: f
 @pytest.mark.parametrize("seed", range(3))
 def test_covers_it_from_random_draws(seed: int) -> None:
     problem = model()
-    noise = problem.perturbation(400, generator=torch.Generator().manual_seed(seed))
+    noise = Perturbation.drawn(problem, 400, generator=torch.Generator().manual_seed(seed))
     values, solutions = log_det_ratio(problem, noise, EXACT)
     assert abs(values.mean().item() - exact(problem)) < 3 * values.std().item() / 20
     assert all(solution.converged and not solution.value.numel() for solution in solutions)
@@ -165,7 +166,7 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
 
 def test_nothing_is_charged_for_no_curvature() -> None:
     problem = Problem.of(Matrix(torch.zeros(3, 5, dtype=torch.float64)), Diagonal(torch.ones(5, dtype=torch.float64)))
-    values, solutions = log_det_ratio(problem, problem.perturbation(2), EXACT)
+    values, solutions = log_det_ratio(problem, Perturbation.drawn(problem, 2), EXACT)
     assert not values.any() and len(solutions) == 1
 
 

@@ -293,7 +293,7 @@ def test_draws_of_many_outputs_are_made_and_predict_without_a_matrix_of_them() -
         predictions = {link: posterior.predict(x, link).probs for link in ("qmc", "bridge", "probit", "pairwise")}
     assert meter.largest < n * c**2 * 8
     moments = posterior.outputs(x)
-    factor = posterior.training.at(x).push(posterior.draws).movedim(0, -1) / 6**0.5
+    factor = posterior.training.on(x).push(posterior.draws).movedim(0, -1) / 6**0.5
     torch.testing.assert_close(moments.covariance, factor @ factor.mT)
     written = Moments(moments.mean, moments.covariance)
     for link, probs in predictions.items():

@@ -10,7 +10,7 @@ from torch.func import functional_call
 import lapwing as lw
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
-from lapwing.linalg.spectral import Spectral
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.posteriors import WeightPosterior, exact
 from lapwing.posteriors.exact import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, refused, seeded
@@ -168,7 +168,10 @@ def test_squares_that_leave_the_range_of_single_precision_are_made_in_double() -
 def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:
     """Both ways it is off by all of it: along the largest pair, of which each factor may have missed its error."""
     one = torch.eye(3).double()[:, :1]
-    left, right = Spectral(torch.tensor([3.0]).double(), one, 0.5, 0.75), Spectral(torch.tensor([2.0]), one, 0.25, 0.5)
+    left, right = (
+        Eigenbasis(torch.tensor([3.0]).double(), one, 0.5, 0.75),
+        Eigenbasis(torch.tensor([2.0]), one, 0.25, 0.5),
+    )
     sizes = [torch.kron(*[one @ one.T * float(it.values + it.error * most) for it in (left, right)]) for most in (0, 1)]
     more, less = factor_error(left, right)
     held = torch.kron(left.matrix, right.matrix.double())

@@ -7,7 +7,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
-from lapwing.linear.evidence import Determinant, Spectrum
+from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.linear.tangent import Tangent
 from lapwing.posteriors import FunctionPosterior, WeightPosterior, functions
 from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.errors import NumericalError, UnsupportedError
-from lapwing.linear.evidence import metric_root
+from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors.nystrom import Compression, distinct
 from tests.laws.test_posteriors import check_covariance, close
 from tests.posterior_cases import (

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
-from lapwing.linear.solvers import roots
+from lapwing.linear.solvers import sampling
 from lapwing.posteriors import MatrixFreePosterior, solved
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused, seeded
@@ -129,7 +129,10 @@ def test_other_choices_share_what_products_keep() -> None:
     posterior.predict(problem("images").new)
     changed = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
     assert changed.problem.curvature is posterior.problem.curvature
-    assert changed.problem.kept is posterior.problem.kept and changed.problem.prior.values.max() == 3.0
+    assert (
+        changed.problem.curvature_cache is posterior.problem.curvature_cache
+        and changed.problem.prior.values.max() == 3.0
+    )
 
 
 def test_an_effective_dimension_knows_the_noise() -> None:
@@ -150,13 +153,13 @@ def test_no_draws() -> None:
 
 def test_a_contour_uses_the_interval_and_the_solver_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
-    usual = roots.contour_inverse_root
+    usual = sampling.contour_inverse_root
 
     def spy(*args: Any, **options: Any) -> Any:
         seen.append(options)
         return usual(*args, **options)
 
-    monkeypatch.setattr(roots, "contour_inverse_root", spy)
+    monkeypatch.setattr(sampling, "contour_inverse_root", spy)
     own = lw.Contour(points=4, interval=(0.7, 1e4), shifts="minres")
     fitted(sqrt=own).sample(2)
     fitted(sqrt=lw.Contour(points=4)).sample(2)

@@ -13,7 +13,7 @@ from scipy.special import expit, log_ndtr
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, UnsupportedError
-from lapwing.linalg.structured import contrasts
+from lapwing.linalg.contrasts import contrasts
 from lapwing.predictive import Moments, expected_sigmoid, monte_carlo, quasi_monte_carlo
 from lapwing.predictive.quadrature import sobol_normals
 

@@ -21,7 +21,7 @@ from lapwing.ground.files.records import INLINE, inputs_from, inputs_state
 from lapwing.jacobian.layers.capture import Layer, Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured
-from lapwing.linalg.spectral import of_root, whole
+from lapwing.linalg.operators.eigenbasis import decompose_nonzero, decompose_root
 from lapwing.posteriors import Step
 from lapwing.priors import GPrior, Prior
 from lapwing.store.contents import totals_from, totals_state
@@ -201,8 +201,8 @@ OPERATORS: dict[str, Structured] = {
     "dense-tensor-scalars": Dense(gram(4)).scaled(torch.tensor(1 / 3)).shifted(torch.tensor(0.1, dtype=torch.float64)),
     "kronecker": Kronecker(gram(2), gram(3)),
     "kronecker-groups": Kronecker(gram(4, 2), gram(4, 3)).scaled(1 / 7).shifted(2.0),
-    "kronecker-embedding": Kronecker(gram(2), normal(3).exp()).plus_diagonal(Diagonal(torch.full((6,), 0.3).double())),
-    "kronecker-low-rank": Kronecker(whole(gram(2)), of_root(normal(5, 2), 99.0)).shifted(0.1),
+    "kronecker-embedding": Kronecker(gram(2), normal(3).exp()).plus_diagonal(torch.full((6,), 0.3).double()),
+    "kronecker-low-rank": Kronecker(decompose_nonzero(gram(2)), decompose_root(normal(5, 2), 99.0)).shifted(0.1),
     "low-rank": LowRank(normal(5, 2)),
     "low-rank-plus-diagonal": LowRank(normal(5, 2), Diagonal(normal(5).exp())).scaled(2.0),
     "blocks": BlockDiagonal((Dense(SHARED), Dense(SHARED), Diagonal(normal(2).exp()))),

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.tuning.ascent import climb, newton, quasi_newton
 from lapwing.tuning.choices import fixed_point
 

@@ -20,7 +20,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, LapwingError, MismatchError
 from lapwing.ground.files.archive import Tensors
 from lapwing.ground.files.checkpoint import Checkpoint
-from lapwing.linear.problem import Perturbation
+from lapwing.linear.perturbation import Perturbation
 from lapwing.posteriors import Step
 from lapwing.tuning import em
 from lapwing.tuning.em import CHECKPOINT

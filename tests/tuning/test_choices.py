@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from lapwing.linalg import Dense
-from lapwing.linear.evidence import LogEvidence, NewtonStep, complexity_of
+from lapwing.linear.evidence import LogEvidence, NewtonStep
+from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.tuning.choices import at_mode, fixed_point
 from tests.posterior_cases import normal
 

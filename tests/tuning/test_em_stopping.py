@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.linear.tangent import Mode
 from lapwing.posteriors.dimension import LEAST, Dimensions
 from lapwing.tuning.choices import distance

@@ -61,7 +61,7 @@ def test_a_posterior_with_its_curvature_preconditions_with_it() -> None:
     solver, network = made.solver_used, made.posterior.network
     assert isinstance(solver, lw.CG) and isinstance(made.posterior, WeightPosterior)
     problem = made.tangent.problem(network.weights, made.posterior.prior.operator(network.uncertain, network.like))
-    torch.testing.assert_close(solver.prepared(problem).dense(), made.posterior.precision_operator.dense())
+    torch.testing.assert_close(solver.preconditioner_of(problem).dense(), made.posterior.precision_operator.dense())
     assert solver.solve(problem, network.weights).iterations <= 2
 
 
@@ -69,7 +69,7 @@ def test_preconditioners_are_made_once_for_modes_and_draws() -> None:
     made = expectation(lw.MatrixFree(solver=lw.CG(preconditioner=lw.PivotedCholesky(3))))
     made.prepare()
     solved: Any = made.posterior
-    (kept,) = solved.problem.kept.values()
+    (kept,) = solved.problem.curvature_cache.values()
     prior = solved.problem.prior
-    assert list(made.tangent.problem(solved.network.weights, prior).kept.values()) == [kept]
+    assert list(made.tangent.problem(solved.network.weights, prior).curvature_cache.values()) == [kept]
     assert made.tangent.training is solved.problem.model

@@ -277,6 +277,6 @@ class Design:
             return self.drawn
         rays = self.rays(self.chosen)
         kyy = Dense(0.5 * (self.cross[rays] + self.cross[rays].mT).double())
-        noisy = kyy.plus_diagonal(Diagonal(torch.full_like(kyy.diagonal(), self.noise_std**2)))
+        noisy = kyy.plus_diagonal(torch.full_like(kyy.diagonal(), self.noise_std**2))
         solved = noisy.solve((self.drawn[rays] + self.noise_std * self.noise[rays]).double())
         return self.drawn - self.cross @ solved.to(self.cross)

@@ -147,13 +147,13 @@ class Filtered:
         """See ``LinearModel.visit``."""
         return (self._chunk(chunk) for chunk in self.image.visit(columns))
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """Where that of the image is."""
-        return self.image.held(columns)
+        return self.image.is_cached(columns)
 
-    def at(self, inputs: Inputs) -> Chunk:
-        """See ``LinearModel.at``."""
-        return self._chunk(self.image.at(inputs))
+    def on(self, inputs: Inputs) -> Chunk:
+        """See ``LinearModel.on``."""
+        return self._chunk(self.image.on(inputs))
 
     def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
         """See ``LinearModel.rows``."""

@@ -18,8 +18,8 @@ from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.results import Estimate
-from lapwing.linalg.operator import unit_vectors
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.operators.base import unit_vectors
+from lapwing.linalg.operators.eigenbasis import decompose
 
 RAYS = 2048
 """Rays of a slice that the noise is read from, at most, or one angle."""

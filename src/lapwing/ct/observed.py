@@ -20,7 +20,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian, Likelihood
-from lapwing.linalg.operator import unit_vectors
+from lapwing.linalg.operators.base import unit_vectors
 from lapwing.linear.model import Chunk, Directions, LinearModel, Matrix
 
 MEMORY = 2**30
@@ -120,11 +120,11 @@ class Observed:
         self.check()
         return (self._chunk(batch, columns) for batch in self.data)
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """The rays may be read in any order."""
         return True
 
-    def at(self, inputs: Inputs) -> Chunk:
+    def on(self, inputs: Inputs) -> Chunk:
         """Other rays, by their numbers."""
         return self._chunk(Batch(inputs, self.weights.new_empty(0)), 1)
 

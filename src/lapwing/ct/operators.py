@@ -16,7 +16,7 @@ from lapwing.ct.geometry import check_real
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
 from lapwing.linalg import Operator
-from lapwing.linalg.operator import on_columns
+from lapwing.linalg.operators.base import on_columns
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 """From a block of columns to a block of columns."""

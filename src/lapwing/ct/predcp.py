@@ -20,7 +20,8 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Chunk
-from lapwing.linear.problem import Known, Problem
+from lapwing.linear.preconditioners.base import GivenCurvature
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
 from lapwing.linear.tangent import Tangent
 from lapwing.posteriors import Step
@@ -119,7 +120,7 @@ class TVPredCP:
                 filters = replace(start, precisions=theta[0].exp(), lengths=theta[1].exp())
                 view = rays_problem(posterior, filters)
                 if recipe is None or step % self.refresh == 0:
-                    recipe = Known(LowRank(min(self.rank, view.size)).curvature(view))
+                    recipe = GivenCurvature(LowRank(min(self.rank, view.size)).curvature(view))
                 solver = CG(rtol=self.rtol, max_iterations=20, preconditioner=recipe)
                 value = self._evidence(posterior, filters, mode, view, solver, generator)
                 value = value + log_prior(complexities(filters, image, self.samples, generator), theta[1])
@@ -161,7 +162,7 @@ class TVPredCP:
         the largest eigenvalues of one block beside those of all, and next to nothing else.
         """
         with torch.no_grad():
-            p = solver.prepared(view) or view.prior
+            p = solver.preconditioner_of(view) or view.prior
             root = p.root()
             z = root @ probes.gaussian((root.shape[1], self.probes), like=mode.to(p.dtype), generator=generator)
             pulled = posterior.problem.root @ torch.cat([solver.solve(view, z).value, p.solve(z)], 1)

@@ -52,7 +52,7 @@ def spectra(
         squares = first.bases[1].into(parts[names].columns[:, 0, :, 0].mT).square()
         squares = squares.view(squares.shape[-2:])
         kind = torch.promote_types(squares.dtype, torch.float32)
-        left, right = (side.weights.flatten().to(kind) for side in first.bases)
+        left, right = (side.basis_eigenvalues.flatten().to(kind) for side in first.bases)
         for some in torch.arange(len(rows), device=rows.device).split(max(1, NUMBERS // len(right))):
             for total, (block, _, _) in zip(found, each, strict=True):
                 variance = 1.0 / (block.scale * left[some, None] * right + block.shift)
@@ -69,7 +69,7 @@ def blocks_of(held: Held, network: Network) -> Iterator[tuple[Kronecker, tuple[s
         assert isinstance(block, Kronecker)
         left, right = block.bases
         if left.others:
-            block = replace(block, left=left.completed, right=right, shared=None)
+            block = replace(block, left=left.completed, right=right, copy_of=None)
         first, outputs = network.layout.slices[names[0]], len(network.params[names[0]])
         sizes = [network.params[name].numel() // outputs for name in names]
         yield block, names, (index.view(-1, sum(sizes))[:, 0] - first.start) // sizes[0]

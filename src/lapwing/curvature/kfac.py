@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.curvature.moment import LARGE, Moment
 from lapwing.curvature.outputs import OutputSum
 from lapwing.curvature.sums import Entries, Held, decompose, decompose_dealt
 from lapwing.ground.data.sources import Data
@@ -21,7 +22,7 @@ from lapwing.jacobian.layers.factors import ConvOptions, Factor, Outer, T, patch
 from lapwing.jacobian.layers.lookup import Lookup
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, Structured, nystrom
-from lapwing.linalg.spectral import LARGE, Moment, Spectral, of_root
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_root
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
 Bias: TypeAlias = Literal["joint", "separate"]
@@ -161,7 +162,7 @@ class KroneckerSum:
             yield Kronecker(self._left[names].decomposed, self._right[names].decomposed, 1.0 / max(count, 1)), index
         else:
             exact = self._exact[names].decomposed
-            yield Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, known=exact), index
+            yield Diagonal(exact) if isinstance(exact, Tensor) else Dense(exact.matrix, basis=exact), index
 
 
 def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
@@ -175,13 +176,13 @@ def block_index(factor: Factor, network: Network) -> Int[Tensor, " d"]:
     return flat.flatten().to(network.like.device)
 
 
-def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Spectral | None:
+def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Eigenbasis | None:
     """So many eigenpairs of a second moment, what they leave of its trace spread evenly; of a small one none."""
     if rank is None or len(matrix) < LARGE * rank:
         return None
     held = FunctionOperator(matrix.matmul, matrix.matmul, (len(matrix), len(matrix)), matrix)
     factor = nystrom(held, rank, power=1, generator=torch.Generator().manual_seed(0))
-    return of_root(factor, float(matrix.trace()))
+    return decompose_root(factor, float(matrix.trace()))
 
 
 def gradients(factor: Outer | Lookup, sharing: Sharing) -> Float[Tensor, "n p o t"]:

@@ -13,7 +13,7 @@ from lapwing.curvature.sums import Entries
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import check_alone
 from lapwing.linalg import Kronecker, Structured
-from lapwing.linalg.spectral import Spectral, whole
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class OutputSum:
         data.added(self._diagonal)
 
     def blocks(
-        self, right: Tensor | Spectral, count: int, index: Int[Tensor, " d"]
+        self, right: Tensor | Eigenbasis, count: int, index: Int[Tensor, " d"]
     ) -> Iterator[tuple[Structured, Int[Tensor, " k"]]]:
         """``Σ B ⊗ A / count`` as blocks: of the outputs together, and of those apart; with their places.
 
@@ -84,7 +84,7 @@ class OutputSum:
         alone[self.together] = False
         rows = index.view(len(alone), -1)
         if len(self._block):
-            yield Kronecker(whole(self._block), right, 1.0 / max(count, 1)), rows[self.together].flatten()
+            yield Kronecker(decompose_nonzero(self._block), right, 1.0 / max(count, 1)), rows[self.together].flatten()
         if bool(alone.any()):
             yield Kronecker(self._diagonal[alone], right, 1.0 / max(count, 1)), rows[alone].flatten()
             level, share = logging.INFO, 1.0

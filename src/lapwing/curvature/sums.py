@@ -14,6 +14,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.curvature.moment import Moment
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import all_of, all_or_none, handed, shares
 from lapwing.ground.progress import Bar
@@ -21,8 +22,8 @@ from lapwing.jacobian.layers.factors import Factor, Outer, jacobian_rows, square
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Dense, Diagonal, Structured
-from lapwing.linalg.spectral import Moment, Spectral
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 Outputs: TypeAlias = Float[Tensor, "n *event c"]
 
@@ -134,14 +135,14 @@ class DiagonalSum:
         return Held(Diagonal(finite(self._total)))
 
 
-def decompose(moments: Sequence[Moment]) -> list[Tensor | Spectral]:
+def decompose(moments: Sequence[Moment]) -> list[Tensor | Eigenbasis]:
     """Sums by their eigenvalues and eigenvectors, each of which is kept; what takes long has a bar.
 
     Args:
         moments: The sums.
     """
     with Bar("eigendecompositions", sum(moment.effort for moment in moments), unit="multiplications") as bar:
-        found: list[Tensor | Spectral] = []
+        found: list[Tensor | Eigenbasis] = []
         for moment in moments:
             effort = moment.effort
             found.append(moment.decomposed)
@@ -170,4 +171,4 @@ def decompose_dealt(moments: Sequence[Moment]) -> None:
         *shapes, rest, error = known[owner][i]
         there = [found[i].values, found[i].vectors] if i in found else map(like.new_empty, shapes)
         values, vectors = (handed(part.contiguous(), owner) for part in there)
-        moment.take(Spectral(values, vectors, rest, error))
+        moment.take(Eigenbasis(values, vectors, rest, error))

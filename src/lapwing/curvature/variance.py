@@ -197,7 +197,7 @@ def in_basis(factor: Factor, block: Structured) -> Factor:
         return Rows(factor.weight, factor.bias, turned.flatten(2))
     if isinstance(block, Dense):
         rows = factor.rows()
-        return Rows(factor.weight, factor.bias, block.spectral.into(rows.mT).mT)
+        return Rows(factor.weight, factor.bias, block.eigenbasis.into(rows.mT).mT)
     return explicit(factor)
 
 
@@ -236,7 +236,7 @@ def same_basis(block: Structured, other: Structured) -> bool:
 
 def variance_of(block: Structured, factor: Factor) -> Float[Tensor, " d"]:
     """Posterior variances of a layer's weights in the eigenbasis of its precision block, ordered as ``in_basis``."""
-    spectrum = block.weights
+    spectrum = block.basis_eigenvalues
     if isinstance(block, Kronecker) and isinstance(factor, Lookup):
         spectrum = spectrum.view(-1, factor.shape[0]).mT.flatten()
     return (1.0 / spectrum).to(factor.g)

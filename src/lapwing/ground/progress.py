@@ -39,6 +39,9 @@ MEASURED = 0.5
 LONG = 10.0
 """Seconds of it from which that is logged."""
 
+LONG_AT_MOST = 60.0
+"""Seconds from which that is logged where work may end before, as what has converged does."""
+
 LARGE = 100_000
 """Units from which they are shown in thousands, millions, and so on."""
 
@@ -246,11 +249,15 @@ class Bar:
     @property
     def remaining(self) -> float | None:
         """Seconds the rest will take, by the units after the first; ``None`` where nothing can be told."""
-        if self.total is None or self._first is None or not self._alike:
+        return None if self.total is None else self._seconds_to(self.total)
+
+    def _seconds_to(self, units: int) -> float | None:
+        """Seconds until so many units are done, by those after the first; ``None`` where nothing can be told."""
+        if self._first is None or not self._alike:
             return None
         done = self.done - self._first[0]
         seconds = self._last - self._first[1]
-        return max(0, self.total - self.done) * seconds / done if done > 0 else None
+        return max(0, units - self.done) * seconds / done if done > 0 else None
 
     @property
     def drawn(self) -> bool:
@@ -281,10 +288,16 @@ class Bar:
 
     def _tell(self) -> None:
         """Log what the rest will take, once enough was measured to know, if it is much."""
-        rest = self.remaining
+        units = self._most if self.total is None else self.total
+        rest = None if units is None else self._seconds_to(units)
         if self._told or rest is None or self._first is None or self._last - self._first[1] < MEASURED:
             return
         self._told = True
+        if self.total is None:
+            if rest >= LONG_AT_MOST:
+                words = "%s: at most %.0f s more, for %d of %d %s"
+                logger.info(words, self.what, rest, (units or 0) - self.done, units, self.unit)
+            return
         if rest < LONG:
             return
         level = logging.WARNING if self._cheaper else logging.INFO

@@ -216,7 +216,7 @@ class Likelihood(abc.ABC):
         """An orthonormal basis of the changes of the outputs that the likelihood sees."""
         return torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
 
-    def bending(
+    def hessian_product(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
         """``u -> B u`` at each position, for changes u of the outputs that lead with any further axes."""

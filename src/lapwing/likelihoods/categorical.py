@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, DataWarning, warn
 from lapwing.likelihoods.base import Likelihood, check_shape, is_integral
-from lapwing.linalg.structured import contrasts
+from lapwing.linalg.contrasts import contrasts
 
 IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
@@ -154,7 +154,7 @@ class Categorical(Likelihood):
     ) -> Float[Tensor, "*batch r k"]:
         """See ``Likelihood.root_adjoint``, and ``root_product``: ``Sᵀ u = √p ∘ (u - pᵀ u)``, then the last class added.
 
-        Taken after u is shifted by its entry at the most probable class, as in ``bending``.
+        Taken after u is shifted by its entry at the most probable class, as in ``hessian_product``.
         """
         if outputs.shape[-1] == 1:
             return super().root_adjoint(outputs, targets, moved)
@@ -175,10 +175,10 @@ class Categorical(Likelihood):
         c = outputs.shape[-1]
         return super().basis(outputs) if c == 1 else contrasts(c).to(outputs)
 
-    def bending(
+    def hessian_product(
         self, outputs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"] | None = None
     ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
-        """See ``Likelihood.bending``: ``B u = p ∘ (u - pᵀu)``.
+        """See ``Likelihood.hessian_product``: ``B u = p ∘ (u - pᵀu)``.
 
         Taken after u is shifted by its entry at the most probable class: then no two large numbers cancel where one
         class has nearly all probability.
@@ -188,11 +188,11 @@ class Categorical(Likelihood):
         if targets is not None:
             probs = probs.where((targets != IGNORED).unsqueeze(-1), 0.0)
 
-        def bend(moved: Tensor) -> Tensor:
+        def apply(moved: Tensor) -> Tensor:
             shifted = moved - moved.gather(-1, largest.expand(*moved.shape[:-1], 1))
             return self.weight * probs * (shifted - (probs * shifted).sum(-1, keepdim=True))
 
-        return bend
+        return apply
 
     @property
     def labels(self) -> bool:

@@ -48,10 +48,10 @@ class Elementwise(Likelihood, abc.ABC):
         return targets.to(like)
 
     @final
-    def bending(
+    def hessian_product(
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> Callable[[Float[Tensor, "... c"]], Float[Tensor, "... c"]]:
-        """See ``Likelihood.bending``; the diagonal of B, entry by entry."""
+        """See ``Likelihood.hessian_product``; the diagonal of B, entry by entry."""
         diagonal = self.weight * self._diagonal(outputs)
         return lambda moved: diagonal * moved
 

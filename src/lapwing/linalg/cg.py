@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, NumericalError, ShapeError, check_count, check_kind
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
-from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.structured import Structured, finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, Structured, check_operand, in_float64
+from lapwing.linalg.systems import check_system, lengths, precondition
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -90,27 +91,35 @@ def conjugate_gradients(
     weights = None if unit is None else unit.to(block)[:, None]
     size = _measured(block, weights)
     size = torch.where(size > 0, size, 1.0)
-    matvecs, a = 0, in_float64(operator)
+    matvecs = 0
+    a = in_float64(operator)
 
     def product(columns: Tensor) -> Tensor:
         nonlocal matvecs
         matvecs += columns.shape[1]
         return a @ columns
 
-    x, rest = torch.zeros_like(block), block
+    x = torch.zeros_like(block)
+    rest = block
     if initial is not None:
         x = _start(operator, b, initial)
         rest = block - product(x)
-    residual, reached, steps = _measured(rest, weights) / size, math.inf, 0
+    residual = _measured(rest, weights) / size
+    reached = math.inf
+    steps = 0
     while True:
-        goal, rounding, start = rtol * size, torch.finfo(operator.dtype).eps ** 0.5, x.clone()
+        goal = rtol * size
+        rounding = torch.finfo(operator.dtype).eps ** 0.5
+        start = x.clone()
         recurrence = _recurrence(product, preconditioner, x, rest, goal, weights, rounding)
         steps, stopped = _run(recurrence, steps, max_iterations, rtol, deadline, progress)
         rest = block - product(x)
-        earlier, residual = residual, _measured(rest, weights) / size
+        earlier = residual
+        residual = _measured(rest, weights) / size
         x = torch.where(residual > earlier, start, x)
         residual = torch.minimum(residual, earlier)
-        before, reached = reached, residual.max().item()
+        before = reached
+        reached = residual.max().item()
         if reached <= rtol:
             stopped = "converged"
         elif stopped == "converged" and reached <= before / 2 and steps < max_iterations:
@@ -146,7 +155,9 @@ def _run(
         progress: As for ``conjugate_gradients``.
     """
     patience = max(50, max_iterations // 4)
-    best, since, ratio = math.inf, steps, math.inf
+    best = math.inf
+    since = steps
+    ratio = math.inf
     bar = Bar("conjugate gradients", most=max_iterations, done=steps, progress=progress)
     with suppress(KeyboardInterrupt), bar:
         for ratio in recurrence:
@@ -157,7 +168,8 @@ def _run(
             if ratio > 1 and time.perf_counter() > deadline:
                 return steps, "seconds"
             if ratio < best:
-                best, since = ratio, steps
+                best = ratio
+                since = steps
             elif steps - since == patience:
                 return steps, "stagnated"
         return steps, "converged" if ratio <= 1 else "breakdown"
@@ -179,9 +191,12 @@ def _recurrence(
     ``VᵀAV`` is singular, or no direction is left.
     """
     entered = (_measured(r, unit) > goal).nonzero()[:, 0]
-    r, goal, now = r[:, entered], goal[entered], x[:, entered]
+    r = r[:, entered]
+    goal = goal[entered]
+    now = x[:, entered]
     least = _measured(r, unit) / goal
-    ratio, largest = torch.full_like(goal, math.inf), 0.0
+    ratio = torch.full_like(goal, math.inf)
+    largest = 0.0
     v = q = r[:, :0]
     factor: Tensor | None = goal.new_empty(0, 0)
     while bool((ratio > 1).any()):
@@ -236,47 +251,3 @@ def _cholesky(curvature: Float[Tensor, "r r"], rounding: float) -> Float[Tensor,
             "a larger prior precision; GGN in place of Hessian; minres for indefinite operators",
         )
     return None
-
-
-def check_system(
-    operator: Operator, b: Float[Tensor, "d *k"], rtol: float, max_iterations: int, preconditioner: Structured | None
-) -> Float[Tensor, "d k"]:
-    """Refuse a system that no iteration could solve.
-
-    Returns:
-        The right-hand sides as float64 columns; ``b`` itself where it is that already.
-
-    Raises:
-        ShapeError: ``A`` is not square, ``b`` does not fit or has no column, or the preconditioner does not fit.
-        UnsupportedError: ``b`` has another dtype than ``A``.
-        ConfigError: ``rtol`` or ``max_iterations`` is not positive, or the preconditioner is not ``Structured``.
-        NumericalError: ``b`` is not finite.
-    """
-    size = check_square(operator)
-    if check_operand(operator, b, size).numel() == 0:
-        raise ShapeError("at least one right-hand side", f"shape {list(b.shape)}", "a block [d, k] with k > 0")
-    if not (math.isfinite(rtol) and rtol > 0):
-        raise ConfigError("a tolerance rtol > 0", f"{rtol}", "rtol=1e-6")
-    check_count("max_iterations", max_iterations, usual=1000)
-    if preconditioner is not None:
-        check_kind("preconditioner", preconditioner, (Structured,), "Diagonal, or LowRank(factor, base)")
-        if preconditioner.shape != operator.shape:
-            raise ShapeError(f"a preconditioner like {operator!r}", f"{preconditioner!r}", "one row for each of A's")
-    return finite(b.detach()).double().reshape(size, -1)
-
-
-def precondition(preconditioner: Structured | None, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-    """``P⁻¹ V`` for float64 columns, cast for the solve alone; the block itself without a preconditioner.
-
-    They are cast at lengths about one, since half precision knows no small number: powers of two change no digit.
-    """
-    if preconditioner is None:
-        return block
-    size = lengths(block)
-    unit = torch.where(size > 0, size / torch.frexp(size).mantissa, 1.0)
-    return preconditioner.solve((block / unit).to(preconditioner.dtype)).detach().double() * unit
-
-
-def lengths(block: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
-    """The Euclidean length of each column."""
-    return torch.linalg.vector_norm(block, dim=0)

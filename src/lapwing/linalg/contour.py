@@ -15,9 +15,8 @@ from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Solution
 from lapwing.linalg.lanczos import Krylov, lanczos
-from lapwing.linalg.operator import Operator, check_operand, check_square, congruence
+from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, congruence
 from lapwing.linalg.shifted import Method, shifted_solve
-from lapwing.linalg.structured import Structured
 
 
 @final
@@ -212,19 +211,22 @@ def spectral_interval(
     like = torch.empty(0, dtype=torch.float64, device=operator.device)
     start = gaussian([check_square(operator)], like=like, generator=generator)
     krylov = lanczos(operator, start, steps, reorthogonalise=False, until=_ends_converged)
-    low, high, below, above = *_ends(krylov.ritz[0]), *_ends(krylov.ritz_residual)
+    low, high = _ends(krylov.ritz[0])
+    below, above = _ends(krylov.ritz_residual)
     low -= min(below, low * (1 - _shrinking(krylov) ** 2)) if low > 0 else below
     return low - abs(low) * (1 - 1 / margin), high + above + abs(high) * (margin - 1)
 
 
 def _ends_converged(krylov: Krylov) -> bool:
-    low, high, below, above = *_ends(krylov.ritz[0]), *_ends(krylov.ritz_residual)
+    low, high = _ends(krylov.ritz[0])
+    below, above = _ends(krylov.ritz_residual)
     return krylov.steps > 1 and _shrinking(krylov) > 0.99 and below <= 0.01 * low and above <= 0.01 * high
 
 
 def _shrinking(krylov: Krylov) -> float:
     """The smallest Ritz value, over what it was after two thirds of the steps."""
-    now, before = krylov.ritz[0][0, 0].item(), krylov.earlier.ritz[0][0, 0].item()
+    now = krylov.ritz[0][0, 0].item()
+    before = krylov.earlier.ritz[0][0, 0].item()
     return now / before if before > 0 else 1.0
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_count, check_positive
 from lapwing.ground.results import Stopped
-from lapwing.linalg.lowrank import fresh, orthonormal
-from lapwing.linalg.operator import Operator, check_square, in_float64
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, check_square, in_float64
+from lapwing.linalg.sketching import orthonormal, random_orthonormal
 
 
 @final
@@ -73,17 +73,22 @@ def randomised_eigenpairs(
         >>> randomised_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
         tensor([5.0000, 3.0000], dtype=torch.float64)
     """
-    size, product = check_square(operator), in_float64(operator)
-    for name, count, least in (("rank", rank, 1), ("oversampling", oversampling, 0), ("power", power, 0)):
-        check_count(name, count, least)
-    q = fresh(product.like.new_empty(size, 0), rank + oversampling, generator)
+    size = check_square(operator)
+    product = in_float64(operator)
+    check_count("rank", rank)
+    check_count("oversampling", oversampling, 0)
+    check_count("power", power, 0)
+    q = random_orthonormal(product.like.new_empty(size, 0), rank + oversampling, generator)
     for _ in range(power + 1):
         q = torch.linalg.qr(finite(product @ q)).Q
     w = finite(product @ q)
     t = q.mT @ w
-    values, vectors = (found.flip(-1) for found in torch.linalg.eigh((t + t.mT) / 2))
-    count = positives(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
-    values, vectors = values[:count], vectors[:, :count]
+    ascending, vectors = torch.linalg.eigh((t + t.mT) / 2)
+    values = ascending.flip(-1)
+    vectors = vectors.flip(-1)
+    count = count_positive(values[:rank], 10 * torch.finfo(operator.dtype).eps * values.abs().max().item())
+    values = values[:count]
+    vectors = vectors[:, :count]
     found = q @ vectors
     residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
     matvecs = (power + 2) * q.shape[1]
@@ -130,39 +135,53 @@ def top_eigenpairs(
         >>> top_eigenpairs(Diagonal(torch.tensor([1.0, 5.0, 3.0])), 2).values
         tensor([5.0000, 3.0000], dtype=torch.float64)
     """
-    size, product = check_square(operator), in_float64(operator)
-    for name, count in (("rank", rank), ("block", block), ("max_steps", max_steps)):
-        check_count(name, count)
+    size = check_square(operator)
+    product = in_float64(operator)
+    check_count("rank", rank)
+    check_count("block", block)
+    check_count("max_steps", max_steps)
     check_positive("rtol", rtol)
     rounding = 10 * torch.finfo(operator.dtype).eps  # the products resolve no more
-    rank, restart = min(rank, size), rank + 2 * block
+    restart = rank + 2 * block
+    rank = min(rank, size)
     space = product.like.new_empty(size, min(2 * rank + 8 * block, size))
-    q, filled = fresh(space[:, :0], block, generator), 0
-    t, values, vectors, residual = (product.like.new_zeros(shape) for shape in ((0, 0), 0, (0, 0), 0))
-    matvecs, known, stopped = 0, 0, "iterations"
+    q = random_orthonormal(space[:, :0], block, generator)
+    filled = 0
+    t = product.like.new_zeros(0, 0)
+    values = product.like.new_zeros(0)
+    vectors = product.like.new_zeros(0, 0)
+    residual = product.like.new_zeros(0)
+    matvecs = 0
+    exhausted = 0  # positive eigenvalues there were when a space had nothing left to explore
+    stopped: Stopped = "iterations"
     for _ in range(max_steps):
         if filled + q.shape[1] > space.shape[1]:
             space[:, :restart] = space[:, :filled] @ vectors[:, :restart]
-            t, filled = torch.diag(values[:restart]), restart
+            t = torch.diag(values[:restart])
+            filled = restart
         last = q.shape[1]
-        space[:, filled : filled + last], filled = q, filled + last
+        space[:, filled : filled + last] = q
+        filled = filled + last
         basis = space[:, :filled]
         w = finite(product @ q)
         matvecs += last
         across = basis.mT @ w
         t = _bordered(t, across)
-        values, vectors = (found.flip(-1) for found in torch.linalg.eigh(t))
+        ascending, vectors = torch.linalg.eigh(t)
+        values = ascending.flip(-1)
+        vectors = vectors.flip(-1)
         scale = values.abs().max().item()
         q, r = _new_directions(w - basis @ across, basis, rounding * scale)
         residual = torch.linalg.vector_norm(r @ vectors[-last:], dim=0)
         positive = int((values > rounding * scale).sum())
-        if q.shape[1] == 0 and filled < size and known < positive < rank:
+        if q.shape[1] == 0 and filled < size and exhausted < positive < rank:
             # An invariant subspace: what is orthogonal to it may hold more.
-            q, known = fresh(basis, block, generator), positive
+            q = random_orthonormal(basis, block, generator)
+            exhausted = positive
         elif q.shape[1] == 0 or (filled >= rank and bool((residual[:rank] <= rtol * scale).all())):
             stopped = "converged"
             break
-    count = positives(values[:rank], rounding * values.abs().max().item())
+    count = count_positive(values[:rank], rounding * values.abs().max().item())
     found = (space[:, :filled] @ vectors[:, :count]).to(operator.dtype)
     return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
 
@@ -184,7 +203,7 @@ def _bordered(t: Float[Tensor, "m m"], across: Float[Tensor, "n b"]) -> Float[Te
     return torch.cat([torch.cat([t, across[:before].mT]), torch.cat([across[:before], corner])], 1)
 
 
-def positives(values: Float[Tensor, " r"], rounding: float) -> int:
+def count_positive(values: Float[Tensor, " r"], rounding: float) -> int:
     """How many of the largest eigenvalues are positive, at least one: the first, where it is not below 0."""
     if values[0] < -rounding:
         raise NumericalError(

@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
-from lapwing.linalg.cg import precondition
-from lapwing.linalg.operator import Operator, check_operand, check_square, in_float64
-from lapwing.linalg.structured import Structured, finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, in_float64
+from lapwing.linalg.systems import precondition
 
 Function: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -44,7 +44,9 @@ class Recurrence:
     def __init__(
         self, product: Operator, start: Float[Tensor, "d k"], rounding: float, preconditioner: Structured | None = None
     ) -> None:
-        self.product, self.preconditioner, self.rounding = product, preconditioner, rounding
+        self.product = product
+        self.preconditioner = preconditioner
+        self.rounding = rounding
         self.before = torch.zeros_like(start)
         self.scale = start.new_zeros(start.shape[1])
         self.alive = torch.ones_like(self.scale, dtype=torch.bool)
@@ -52,20 +54,22 @@ class Recurrence:
         self.length = self._normalise(start.clone())
         self.beta = torch.zeros_like(self.length)
 
-    def step(self, columns: slice | Bool[Tensor, " k"], known: Float[Tensor, "k j d"] | None = None) -> LanczosStep:
-        """Multiply these columns, and make what comes orthogonal to what is ``known``.
+    def step(self, columns: slice | Bool[Tensor, " k"], earlier: Float[Tensor, "k j d"] | None = None) -> LanczosStep:
+        """Multiply these columns, and make what comes orthogonal to ``earlier`` ones.
 
         Once is enough: the recurrence itself has taken off the long parts.
         """
-        v, before = self.v, self.beta
+        v = self.v
+        before = self.beta
         p = torch.zeros_like(v)
         p[:, columns] = self.product @ v[:, columns]
         alpha = (p * v).sum(0)
         p.addcmul_(self.z, alpha.expand_as(p), value=-1).addcmul_(self.before, before.expand_as(p), value=-1)
-        if known is not None:
+        if earlier is not None:
             w = p.mT
-            p = torch.baddbmm(w[:, None], (known @ w[..., None]).mT, known, alpha=-1)[:, 0].mT
-        self.before, self.scale = self.z, torch.maximum(self.scale, alpha.abs() + before)
+            p = torch.baddbmm(w[:, None], (earlier @ w[..., None]).mT, earlier, alpha=-1)[:, 0].mT
+        self.before = self.z
+        self.scale = torch.maximum(self.scale, alpha.abs() + before)
         self.beta = self._normalise(p)
         return LanczosStep(v, alpha, before, self.beta)
 
@@ -189,19 +193,26 @@ def lanczos(
     """
     size = check_square(operator)
     check_count("steps", steps)
-    product, start = in_float64(operator), start.detach().double()
+    product = in_float64(operator)
+    start = start.detach().double()
     block = check_operand(product, start if start.ndim == 2 else start[:, None], size)
     if block.shape[1] == 0:
         raise ShapeError(f"at least one start, [{size}] or [{size}, k]", f"shape {list(start.shape)}", "k >= 1")
-    k, most = block.shape[1], min(steps, size) if reorthogonalise else steps
+    k = block.shape[1]
+    most = min(steps, size) if reorthogonalise else steps
     process = Recurrence(product, block, 10 * torch.finfo(operator.dtype).eps)  # the products resolve no more
-    alpha, beta = block.new_zeros(k, most), block.new_zeros(k, most)
-    basis, j, due = block.new_empty(k, most, size) if reorthogonalise else None, 0, 1
+    alpha = block.new_zeros(k, most)
+    beta = block.new_zeros(k, most)
+    basis = block.new_empty(k, most, size) if reorthogonalise else None
+    j = 0
+    due = 1
     while True:
-        alive, known = process.alive, None
+        alive = process.alive
+        basis_so_far = None
         if basis is not None:
-            basis[:, j], known = process.v.mT, basis[:, : j + 1]
-        row = process.step(slice(None), known)
+            basis[:, j] = process.v.mT
+            basis_so_far = basis[:, : j + 1]
+        row = process.step(slice(None), basis_so_far)
         # An exhausted start repeats its first Rayleigh quotient: inside the spectrum, of weight 0.
         alpha[:, j] = torch.where(alive, row.alpha, alpha[:, 0] if j else torch.ones_like(row.alpha))
         beta[:, j] = row.beta
@@ -209,6 +220,6 @@ def lanczos(
         over = j == most or not bool(process.alive.any())
         if over or j >= due:
             due = j + 1 + (j - 1) // 10
-            krylov = Krylov(alpha[:, :j], beta[:, :j], process.length, known)
+            krylov = Krylov(alpha[:, :j], beta[:, :j], process.length, basis_so_far)
             if (until is not None and until(krylov)) or over:
                 return krylov

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_positive
 from lapwing.ground.probes import uniform
-from lapwing.linalg.operator import Operator, check_square, in_float64, unit_vectors
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
+from lapwing.linalg.operators.base import Operator, check_square, in_float64, unit_vectors
 
 
 def pivoted_cholesky(
@@ -64,24 +64,28 @@ def pivoted_cholesky(
         >>> factor.tolist(), pivots.tolist()
         ([[0.0, 0.0], [3.0, 0.0], [0.0, 2.0]], [1, 2])
     """
-    size, product = check_square(operator), in_float64(operator)
+    size = check_square(operator)
+    product = in_float64(operator)
     check_count("rank", rank)
     check_count("block", block)
     check_positive("rtol", rtol)
     left = _checked(diagonal, size).to(product.like)
-    trace, rounding = left.sum().item(), 10 * torch.finfo(operator.dtype).eps * left.max().item()
-    factor, filled = left.new_zeros(size, min(rank, size)), 0
+    trace = left.sum().item()
+    rounding = 10 * torch.finfo(operator.dtype).eps * left.max().item()
+    factor = left.new_zeros(size, min(rank, size))
+    filled = 0
     chosen: list[int] = []
 
     def multiplied(index: Tensor) -> Tensor:
         return product @ unit_vectors(index, size, left)
 
     while filled < factor.shape[1] and left.sum() > rtol * trace and left.max() > rounding:
-        width, known = min(block, factor.shape[1] - filled), factor[:, :filled]
+        width = min(block, factor.shape[1] - filled)
+        columns_so_far = factor[:, :filled]
         proposed = _drawn(left, width, generator) if random else left.topk(width).indices
         shares = uniform([width], like=left, generator=generator) if random else left.new_full((width,), 0.5)
         pivots, where = proposed.unique(return_inverse=True)
-        rest = finite((columns or multiplied)(pivots).to(left)) - known @ known[pivots].mT
+        rest = finite((columns or multiplied)(pivots).to(left)) - columns_so_far @ columns_so_far[pivots].mT
         kept, triangle = _accepted(rest[proposed][:, where], shares, rounding)
         added = torch.linalg.solve_triangular(triangle, rest[:, where[kept]].mT, upper=False).mT
         factor[:, filled : filled + len(kept)] = added
@@ -97,7 +101,8 @@ def _accepted(
     residual: Float[Tensor, "b b"], shares: Float[Tensor, " b"], rounding: float
 ) -> tuple[list[int], Float[Tensor, "c c"]]:
     """The pivots kept of a block, in order, and the Cholesky factor of their residual matrix."""
-    remaining, proposed = residual.cpu(), residual.diagonal().cpu().clone()
+    remaining = residual.cpu()
+    proposed = residual.diagonal().cpu().clone()
     kept: list[int] = []
     columns: list[Tensor] = []
     for i, share in enumerate(shares.tolist()):

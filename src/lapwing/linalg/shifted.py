@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_option
 from lapwing.ground.results import Solution, Stopped
-from lapwing.linalg.cg import check_system
+from lapwing.linalg.checks import finite
 from lapwing.linalg.lanczos import LanczosStep, Recurrence
-from lapwing.linalg.operator import Operator, in_float64
-from lapwing.linalg.structured import Structured, finite
+from lapwing.linalg.operators.base import Operator, Structured, in_float64
+from lapwing.linalg.systems import check_system
 
 ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Relative to the entries of its row, an entry of ``T`` within this is rounding."""
@@ -96,7 +96,9 @@ def shifted_solve(
     process = Recurrence(in_float64(operator), block, ROUNDING, preconditioner)
     kind = _Factors if method == "cg" else _Rotations
     systems = kind(finite(shifts.detach()).to(block), None if weights is None else finite(weights.detach()), process)
-    steps, matvecs, left = 0, 0, systems.open(rtol)
+    steps = 0
+    matvecs = 0
+    left = systems.open(rtol)
     while steps < max_iterations and bool(left.any()):
         steps += 1
         matvecs += int(left.any(0).sum())
@@ -119,7 +121,9 @@ class _Systems(abc.ABC):
     """
 
     def __init__(self, shifts: Float[Tensor, " q"], weights: Tensor | None, process: Recurrence) -> None:
-        block, self.shifts, self.length = process.v, shifts[:, None], process.length
+        block = process.v
+        self.shifts = shifts[:, None]
+        self.length = process.length
         self.weights = None if weights is None else weights.to(block)
         self.residual = (self.length > 0).double().expand(len(shifts), -1)
         self.broken = torch.zeros_like(self.residual, dtype=torch.bool)
@@ -186,17 +190,21 @@ class _Rotations(_Systems):
     def advance(self, left: Bool[Tensor, "q k"], row: LanczosStep) -> None:
         """One more rotation."""
         diagonal = row.alpha + self.shifts
-        epsilon, zeta = self.sin_before * row.before, self.cos_before * row.before
-        eta, zeta = self.cos * diagonal - self.sin * zeta, self.cos * zeta + self.sin * diagonal
+        epsilon = self.sin_before * row.before
+        zeta = self.cos_before * row.before
+        eta = self.cos * diagonal - self.sin * zeta
+        zeta = self.cos * zeta + self.sin * diagonal
         r = torch.hypot(eta, row.beta)
         regular = r > ROUNDING * (diagonal.abs() + row.before)
         inverse = torch.where(regular, 1 / r, 0.0)
-        self.cos_before, self.cos = self.cos, eta * inverse
-        self.sin_before, self.sin = self.sin, torch.where(regular, row.beta * inverse, 1.0)
+        self.cos_before = self.cos
+        self.cos = eta * inverse
+        self.sin_before = self.sin
+        self.sin = torch.where(regular, row.beta * inverse, 1.0)
         step = torch.where(left, self.cos * self.residual, 0.0)
         self.residual = torch.where(left, -self.sin * self.residual, self.residual)
         for q in left.any(1).nonzero()[:, 0].tolist():
             d = self.d_before[q].mul_(-epsilon[q] * inverse[q])
             d.addcmul_(self.d[q], (-zeta[q] * inverse[q]).expand_as(d)).addcmul_(row.v, inverse[q].expand_as(d))
             self.move(q, step[q] * self.length, d)
-        self.d, self.d_before = self.d_before, self.d
+        self.d, self.d_before = self.d_before, self.d  # the new directions are where the oldest were

@@ -89,11 +89,11 @@ class LinearModel(Protocol):
         """J over all the data chunk by chunk, for blocks of so many columns."""
         ...
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """Whether the chunks of the next ``visit`` are all at hand, so that they may be read in any order."""
         ...
 
-    def at(self, inputs: Inputs) -> Chunk:
+    def on(self, inputs: Inputs) -> Chunk:
         """The same features at other inputs, without targets: a prediction is a push there."""
         ...
 
@@ -163,11 +163,11 @@ class Matrix:
         """See ``LinearModel.visit``."""
         return (self._chunk(batch) for batch in self.data)
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """They are."""
         return True
 
-    def at(self, inputs: Inputs) -> Chunk:
+    def on(self, inputs: Inputs) -> Chunk:
         """The model at other features."""
         return self._chunk(Batch(inputs, self.weights.new_empty(0)))
 
@@ -226,7 +226,7 @@ def batches(
     check_alone(model.data.shared, "mini-batches", "CG(), which adds up over all processes")
     left = model.visit(columns)
     groups = (_until(first, left, batch) for first in left)
-    if generator is None or not model.held(columns):
+    if generator is None or not model.is_cached(columns):
         return groups
     lists = [list(group) for group in groups]
     return (iter(lists[i]) for i in probes.permutation(len(lists), generator=generator))

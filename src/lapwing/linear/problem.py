@@ -1,63 +1,18 @@
-"""The Gaussian linear model as solvers see it, in either view, by products alone; what is near it in structures."""
+"""The Gaussian linear model as solvers see it, in either view, by products alone."""
 
 from __future__ import annotations
 
-import abc
-import hashlib
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground import probes
-from lapwing.ground.data.inputs import bits
-from lapwing.ground.errors import ConfigError, UnsupportedError, check_bytes
 from lapwing.linalg import Diagonal, FunctionOperator, Operator, Structured
-from lapwing.linear.gauss_newton import FunctionView, GGNProduct, Gram
+from lapwing.linear.function_view import FunctionView
+from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.model import LinearModel
-
-NOISE = 2**34
-"""Bytes the noise of the draws of a posterior may take, unless more is asked for (16 GiB)."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Perturbation:
-    """Noise that turns a solve into a draw from N(0, Λ⁻¹), in units that do not know the prior's precision.
-
-    Drawn once, it serves a problem with any prior and noise: what moves with them is only how it is scaled
-    (Antorán 2024, section 6.2.3).
-
-    Args:
-        data: ``R ε₁`` with standard normal ε₁, one draw a column.
-        prior: Standard normal ε₂.
-    """
-
-    data: Float[Tensor, "d s"]
-    prior: Float[Tensor, "d s"]
-
-    @classmethod
-    def joined(cls, parts: list[Perturbation]) -> Perturbation:
-        """The draws of all parts."""
-        return cls(torch.cat([part.data for part in parts], 1), torch.cat([part.prior for part in parts], 1))
-
-    def fingerprint(self) -> str:
-        """The first digits of the SHA-256 of ε₂, by which noise is told from other noise."""
-        return hashlib.sha256(bits(self.prior)).hexdigest()[:12]
-
-    def head(self, samples: int) -> Perturbation:
-        """The first draws, all where there are no more."""
-        return Perturbation(self.data[:, :samples], self.prior[:, :samples])
-
-    def right_hand_side(self, problem: Problem) -> Float[Tensor, "d s"]:
-        """``√s R ε₁ + A^½ ε₂``: draws from N(0, Λ)."""
-        return problem.scale**0.5 * self.data + problem.prior.root() @ self.prior
-
-    def start(self, problem: Problem) -> Float[Tensor, "d s"]:
-        """``A^-½ ε₂``: the draws before any data, where iterations that see little of the data should start."""
-        return problem.prior.inverse_root() @ self.prior
+from lapwing.linear.psd_operator import PSDOperator
 
 
 @final
@@ -69,7 +24,7 @@ class Problem:
         curvature: G, ``[d, d]``: a ``GGNProduct`` of a linear model, or a kernel matrix.
         prior: A.
         scale: s, the noise precision relative to the one G was computed with.
-        kept: Approximations of G, by recipe; they serve any prior and noise.
+        curvature_cache: Structured approximations G̃ of G, by recipe; all problems with this G share them.
 
     Example:
         >>> from lapwing.linear.model import Matrix
@@ -82,11 +37,12 @@ class Problem:
                 [1., 6.]])
     """
 
-    curvature: Gram
+    curvature: PSDOperator
     prior: Diagonal
     scale: float = 1.0
-    kept: dict[object, Kept] = field(default_factory=dict, repr=False)
-    prepared: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    curvature_cache: dict[object, CachedCurvature] = field(default_factory=dict, repr=False)
+    cache: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    """What was made of this problem alone, by what made it: factors, preconditioners."""
 
     @classmethod
     def of(cls, model: LinearModel, prior: Diagonal, scale: float = 1.0) -> Problem:
@@ -99,45 +55,7 @@ class Problem:
         """
         return cls(GGNProduct(model), prior, scale)
 
-    @property
-    def model(self) -> LinearModel | None:
-        """The linear model behind G; ``None`` for a kernel."""
-        return self.curvature.model if isinstance(self.curvature, GGNProduct) else None
-
-    @property
-    def root(self) -> Operator:
-        """R, ``[d, r]``."""
-        return self.curvature.root
-
-    def with_prior(self, prior: Diagonal, scale: float) -> Problem:
-        """The problem with another prior and noise: G, its approximations, and what its products keep is shared."""
-        return replace(self, prior=prior, scale=scale)
-
-    def function_view(self) -> Problem:
-        """The same problem over functions: ``I + s Rᵀ A⁻¹ R``, which is ``I + B^½ K B^½`` for the kernel K = J A⁻¹ Jᵀ.
-
-        Its determinant is that of ``A⁻¹ Λ``, its effective dimension that of Λ. With ``R t = Jᵀ B y`` the mean of
-        the weights is ``A⁻¹ R (I + s Rᵀ A⁻¹ R)⁻¹ s t``. B has no inverse for classes; none is asked for.
-        """
-        ones = self.prior.values.new_ones(self.root.shape[1])
-        return Problem(FunctionView(self.curvature, self.prior), Diagonal(ones), self.scale)
-
-    def in_prior_units(self) -> Operator:
-        """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""
-        curvature, unit = self.curvature, self.prior.inverse_root()
-
-        def product(block: Tensor) -> Tensor:
-            return unit @ (curvature @ (unit @ block))
-
-        return FunctionOperator(product, product, self.prior.shape, self.prior.values)
-
-    def with_curvature(self, curvature: Structured) -> Structured:
-        """``s G̃ + A``: the precision with a curvature in a structure.
-
-        Args:
-            curvature: G̃ ≈ G, in any precision.
-        """
-        return curvature.scaled(self.scale).plus_diagonal(Diagonal(self.prior.values.to(curvature.dtype)))
+    # the weight view: Λ = s G + A
 
     @property
     def size(self) -> int:
@@ -153,74 +71,55 @@ class Problem:
 
         return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
-    def perturbation(
-        self, samples: int, *, max_bytes: int | None = None, generator: torch.Generator | None = None
-    ) -> Perturbation:
-        """Noise drawn once, for right-hand sides of covariance Λ whatever the prior and the noise.
+    @property
+    def root(self) -> Operator:
+        """R, ``[d, r]``."""
+        return self.curvature.root
+
+    @property
+    def model(self) -> LinearModel | None:
+        """The linear model behind G; ``None`` for a kernel."""
+        return self.curvature.linear_model
+
+    # the function view: I + s Rᵀ A⁻¹ R
+
+    def function_view(self) -> Problem:
+        """The same problem over functions: ``I + s Rᵀ A⁻¹ R``, which is ``I + B^½ K B^½`` for the kernel K = J A⁻¹ Jᵀ.
+
+        Its determinant is that of ``A⁻¹ Λ``, its effective dimension that of Λ. With ``R t = Jᵀ B y`` the mean of
+        the weights is ``A⁻¹ R (I + s Rᵀ A⁻¹ R)⁻¹ s t``. B has no inverse for classes; none is asked for.
+        """
+        ones = self.prior.values.new_ones(self.root.shape[1])
+        return Problem(FunctionView(self.curvature, self.prior), Diagonal(ones), self.scale)
+
+    # the same curvature, otherwise
+
+    def with_prior(self, prior: Diagonal, scale: float) -> Problem:
+        """The problem with another prior and noise: G, its approximations, and what its products keep is shared."""
+        return replace(self, prior=prior, scale=scale)
+
+    def with_curvature(self, curvature: Structured) -> Structured:
+        """``s G̃ + A``: the precision with a curvature in a structure.
 
         Args:
-            samples: Draws, one a column.
-            max_bytes: Most memory it may take; ``None`` for any.
-            generator: Source of randomness.
-
-        Raises:
-            TooLargeError: If it would take more; nothing is drawn.
-
-        Cost:
-            One product with R; memory ``(2 d + r)`` numbers a draw, of which ``2 d`` are kept.
+            curvature: G̃ ≈ G, in any precision.
         """
-        like, rows = self.prior.values, self.root.shape[1]
-        needed = samples * (2 * self.size + rows) * like.itemsize
-        if max_bytes is not None:
-            got = f"{samples:,} draws of {self.size:,} weights and {rows:,} outputs, which need"
-            check_bytes("noise", needed, max_bytes, got, "fewer samples, or a larger max_bytes")
-        data = probes.gaussian((rows, samples), like=like, generator=generator)
-        prior = probes.gaussian((self.size, samples), like=like, generator=generator)
-        return Perturbation(self.root @ data, prior)
+        return curvature.scaled(self.scale).plus_diagonal(self.prior.values.to(curvature.dtype))
 
+    def in_prior_units(self) -> Operator:
+        """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""
+        unit = self.prior.inverse_root()
 
-@runtime_checkable
-class Preconditioner(Protocol):
-    """A recipe for a structured approximation of the posterior precision."""
+        def product(block: Tensor) -> Tensor:
+            return unit @ (self.curvature @ (unit @ block))
 
-    def approximate(self, problem: Problem) -> Structured:
-        """P ≈ Λ, which solves, roots and log-dets exactly."""
-        ...
-
-
-@dataclass(frozen=True)
-class CurvatureRecipe(abc.ABC):
-    """A recipe ``P = s G̃ + A`` whose G̃ ≈ G is made once and serves any prior and noise."""
-
-    @abc.abstractmethod
-    def curvature(self, problem: Problem) -> Structured:
-        """G̃, to which a diagonal can be added exactly."""
-
-    def approximate(self, problem: Problem) -> Structured:
-        """``P``."""
-        return problem.with_curvature(self.curvature(problem))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Known(CurvatureRecipe):
-    """``P = s G̃ + A`` with a G̃ that is at hand, such as that of a posterior.
-
-    Args:
-        matrix: G̃.
-    """
-
-    matrix: Structured
-
-    def curvature(self, problem: Problem) -> Structured:
-        """G̃."""
-        return self.matrix
+        return FunctionOperator(product, product, self.prior.shape, self.prior.values)
 
 
 @final
 @dataclass(eq=False)
-class Kept:
-    """G̃ that a recipe made, with the last precision made of it: Newton steps and draws ask for the same in turn.
+class CachedCurvature:
+    """A structured G̃ ≈ G, with the last precision made of it: Newton steps and draws ask for the same in turn.
 
     Args:
         curvature: G̃.
@@ -231,38 +130,12 @@ class Kept:
 
     def precision(self, problem: Problem) -> Structured:
         """``s G̃ + A``, made anew where A or s is another than before."""
-        values, scale = problem.prior.values, problem.scale
-        if self._last is None or self._last[1] != scale or not torch.equal(self._last[0], values):
-            self._last = None  # gone before the next is made: there is room for one
-            self._last = (values, scale, problem.with_curvature(self.curvature))
-        return self._last[2]
-
-
-def approximation(problem: Problem, recipe: Preconditioner) -> Structured:
-    """What a recipe makes of a problem, made once for each problem; what does not know its prior, once for all.
-
-    Raises:
-        ConfigError: If the recipe is not hashable.
-    """
-    if getattr(type(recipe), "__hash__", None) is None:
-        raise ConfigError(
-            "a recipe that is frozen, so that it can be told from others", f"{recipe}", "@dataclass(frozen=True)"
-        )
-    if isinstance(recipe, CurvatureRecipe):
-        if recipe not in problem.kept:
-            problem.kept[recipe] = Kept(recipe.curvature(problem))
-        return problem.kept[recipe].precision(problem)
-    if recipe not in problem.prepared:
-        problem.prepared[recipe] = recipe.approximate(problem)
-    return problem.prepared[recipe]
-
-
-def model_of(problem: Problem, recipe: object) -> LinearModel:
-    """The linear model behind a problem.
-
-    Raises:
-        UnsupportedError: If there is none.
-    """
-    if problem.model is None:
-        raise UnsupportedError(f"a problem with a linear model and data for {recipe}", "a matrix alone", "LowRank(100)")
-    return problem.model
+        if self._last is not None:
+            values, scale, precision = self._last
+            if scale == problem.scale and torch.equal(values, problem.prior.values):
+                return precision
+            del precision
+        self._last = None  # gone before the next is made: there is room for one
+        made = problem.with_curvature(self.curvature)
+        self._last = (problem.prior.values, problem.scale, made)
+        return made

@@ -12,13 +12,12 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, checked
 from lapwing.ground.errors import ShapeError, check_count, check_kind, check_option, check_positive
 from lapwing.linalg import Diagonal
-from lapwing.linear.gauss_newton import GGNProduct, moved
-from lapwing.linear.loss import Loss, Mode, Point
+from lapwing.linear.gauss_newton import GGNProduct, outputs_at
+from lapwing.linear.mode.loss import Loss, LossAt, Mode
+from lapwing.linear.mode.newton import lowest
 from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import Kept, Problem
-from lapwing.linear.solvers import CG, SGD, Solver
-from lapwing.linear.solvers.newton import lowest, minimise
-from lapwing.linear.solvers.sgd import descend_loss
+from lapwing.linear.problem import CachedCurvature, Problem
+from lapwing.linear.solvers import CG, Solver
 from lapwing.priors import Prior
 
 Target: TypeAlias = Literal["affine", "simplified"]
@@ -51,7 +50,7 @@ class Tangent:
 
     training: LinearModel
     target: Target = "affine"
-    _kept: dict[object, Kept] = field(default_factory=dict, init=False, repr=False)
+    _curvature_cache: dict[object, CachedCurvature] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_kind("the training", self.training, (LinearModel,), "Tangent(posterior.training)")
@@ -69,7 +68,7 @@ class Tangent:
         """
         w = self._checked(weights)
         with torch.no_grad():
-            return moved(self.training.at(checked(inputs, w)), self.training, w, self._affine)
+            return outputs_at(self.training.on(checked(inputs, w)), self.training, w, self._affine)
 
     def score(self, weights: Float[Tensor, " d"]) -> tuple[Float[Tensor, " d"], float, float]:
         """Gradient of the log likelihood at ``h(w, ·)``, the negative log likelihood there, and the misfit.
@@ -89,7 +88,7 @@ class Tangent:
         """
         with torch.no_grad():
             w = self._checked(weights)
-            point = Point.of(w, GGNProduct(self.training, w, self._affine))
+            point = LossAt.of(w, GGNProduct(self.training, w, self._affine))
         return point.score, point.nll, point.misfit
 
     def problem(self, weights: Float[Tensor, " d"], prior: Diagonal, scale: float = 1.0) -> Problem:
@@ -102,7 +101,8 @@ class Tangent:
             prior: A.
             scale: s.
         """
-        return Problem(GGNProduct(self.training, self._checked(weights), self._affine), prior, scale, self._kept)
+        curvature = GGNProduct(self.training, self._checked(weights), self._affine)
+        return Problem(curvature, prior, scale, self._curvature_cache)
 
     def mode(
         self,
@@ -134,30 +134,31 @@ class Tangent:
         Cost:
             A Newton step: one pass over the data, and a solve to a tolerance that tightens as it converges.
         """
-        model, like = self.training, self.training.weights
+        model = self.training
         model.check()
         solver = CG() if solver is None else solver
         check_kind("solver=", solver, (Solver,), "CG() or SGD()")
         check_positive("scale", scale)
-        start = None if initial is None else self._checked(initial)
-        check_kind("the prior", prior, (Diagonal, Prior), "posterior.prior, or Isotropic(1.0)")
-        diagonal = prior.diagonal(model.layout, like) if isinstance(prior, Prior) else prior.values
-        prior = Diagonal(diagonal.to(like))
-        if prior.shape != (len(like), len(like)):
-            hint = "posterior.prior, or Isotropic(1.0)"
-            raise ShapeError(f"a prior of {len(like)} weights", f"{prior!r}", hint)
-        if rtol is None:
-            rtol = solver.rtol if isinstance(solver, SGD) else CG().tolerance(like.dtype)
-        check_positive("rtol", rtol)
         check_count("steps", steps)
-        loss = Loss(model, prior, scale, self._affine, self._kept)
+        start = None if initial is None else self._checked(initial)
+        rtol = solver.mode_tolerance(model.weights.dtype) if rtol is None else rtol
+        check_positive("rtol", rtol)
+        loss = Loss(model, self._prior(prior), scale, self._affine, self._curvature_cache)
         with torch.no_grad():
             first = lowest(loss) if start is None else loss.at(start)
-            if isinstance(solver, SGD) and model.likelihood.noise is None:
-                found = descend_loss(loss, first, solver, rtol=rtol, progress=progress)
-            else:
-                found = minimise(loss, first, solver, rtol=rtol, steps=steps, progress=progress)
+            found = solver.minimise(loss, first, rtol=rtol, steps=steps, progress=progress)
         return replace(found, matvecs=found.matvecs + (2 if start is None else 1))
+
+    def _prior(self, prior: Diagonal | Prior) -> Diagonal:
+        """The prior's precision as an operator, in the dtype of the weights."""
+        like = self.training.weights
+        hint = "posterior.prior, or Isotropic(1.0)"
+        check_kind("the prior", prior, (Diagonal, Prior), hint)
+        diagonal = prior.diagonal(self.training.layout, like) if isinstance(prior, Prior) else prior.values
+        operator = Diagonal(diagonal.to(like))
+        if operator.shape != (len(like), len(like)):
+            raise ShapeError(f"a prior of {len(like)} weights", f"{operator!r}", hint)
+        return operator
 
     @property
     def _affine(self) -> bool:

@@ -27,7 +27,8 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
-from lapwing.linear.evidence import Complexity, LogEvidence, Spectrum
+from lapwing.linear.evidence import Complexity, LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, NetworkPredictor, Outputs, WideMoments
 from lapwing.priors import Prior
@@ -332,7 +333,7 @@ class Posterior(NetworkPredictor, abc.ABC):
         means, moved = list[Tensor](), list[Tensor]()
         pieces = -(-count(inputs) // size)
         for _, part in track(chunks(inputs, size), "products with the Jacobian", pieces, unit="pieces"):
-            there = Linearisation(model).at(part)
+            there = Linearisation(model).on(part)
             means.append(there.outputs)
             moved.append(there.push(draws).movedim(0, -1))
         return torch.cat(means), torch.cat(moved)

@@ -16,7 +16,8 @@ from lapwing.ground.errors import finite_evidence
 from lapwing.ground.progress import track
 from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
-from lapwing.linear.problem import Perturbation, Problem
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.predictive import Link
 

@@ -19,7 +19,7 @@ from lapwing.ground.results import Estimate, Solution
 from lapwing.jacobian.model import MANY
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
-from lapwing.linear.problem import NOISE, Perturbation
+from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.dimension import Estimator, Step, by_draws, log_det_ratio, output_squares
 from lapwing.posteriors.solved import SolvedWeights, warn_unless
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
@@ -170,7 +170,7 @@ class SampledPosterior(SolvedWeights):
         """
         check_count("samples", samples, usual=64)
         with torch.no_grad():
-            perturbation = self.problem.perturbation(samples, max_bytes=max_bytes, generator=generator)
+            perturbation = Perturbation.drawn(self.problem, samples, max_bytes=max_bytes, generator=generator)
         return self.restarted(perturbation=perturbation)
 
     @working("sample")

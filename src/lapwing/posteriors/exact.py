@@ -25,8 +25,9 @@ from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
-from lapwing.linalg.spectral import Spectral
-from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep, complexity_of
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linear.evidence import Complexity, LogEvidence, NewtonStep
+from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
@@ -150,7 +151,7 @@ class WeightPosterior(ExactPosterior):
         if len(precisions) == 1 and self.prior.relative(layout) is None:
             return Held(curvature.shifted(float(precisions)), self.held.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return Held(curvature.plus_diagonal(prior), self.held.partition)
+        return Held(curvature.plus_diagonal(prior.values), self.held.partition)
 
     @property
     def precision_operator(self) -> Structured:
@@ -347,7 +348,7 @@ def distinct(variances: list[Float[Tensor, " d"]]) -> tuple[tuple[Float[Tensor, 
     return tuple(found), places
 
 
-def factor_error(left: Spectral, right: Spectral) -> tuple[float, float]:
+def factor_error(left: Eigenbasis, right: Eigenbasis) -> tuple[float, float]:
     """By how much ``L ⊗ R`` is at most too large and too small: ``-b I ≼ what it is - what it stands for ≼ a I``.
 
     Where what a factor stands for lies between ``F = Q diag(λ) Qᵀ`` and ``F + error I``, as for a Nyström factor,

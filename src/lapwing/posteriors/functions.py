@@ -22,8 +22,8 @@ from lapwing.ground.progress import working
 from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
-from lapwing.linalg.spectral import Spectral, decompose
-from lapwing.linear.evidence import Complexity, Determinant, Spectrum, semidefinite
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
+from lapwing.linear.log_det_ratio import Complexity, Determinant, Spectrum
 from lapwing.posteriors.dimension import Step
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments
@@ -146,7 +146,7 @@ class FunctionPosterior(ExactPosterior):
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
     @cached_property
-    def _basis(self) -> Spectral:
+    def _basis(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
             return decompose(self.grams[0])

@@ -22,8 +22,9 @@ from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
-from lapwing.linalg.spectral import decompose
-from lapwing.linear.evidence import Complexity, complexity_of_compression, metric_root
+from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linear.evidence import Complexity
+from lapwing.linear.log_det_ratio import complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.predictive import JointMoments, Moments
 

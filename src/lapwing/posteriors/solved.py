@@ -23,9 +23,9 @@ from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg import Diagonal, Operator
-from lapwing.linalg.functions import log_determinant
+from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import Perturb, Root, Solver
+from lapwing.linear.solvers import Root, Solver
 from lapwing.posteriors.base import Posterior
 from lapwing.posteriors.dimension import Step
 from lapwing.predictive import JointMoments, Moments
@@ -146,7 +146,7 @@ class MatrixFreePosterior(SolvedWeights):
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
         drawn = self.draw(samples, generator=generator)
-        warn_unless(drawn, self.solver.cure if isinstance(self.sqrt, Perturb) else self.sqrt.cure)
+        warn_unless(drawn, self.sqrt.cure_with(self.solver))
         return self.network.weights + drawn.value.mT
 
     @working("draws")
@@ -166,7 +166,7 @@ class MatrixFreePosterior(SolvedWeights):
             generator: Source of randomness.
         """
         with torch.no_grad():
-            prepared = self.solver.prepared(self.problem)
+            prepared = self.solver.preconditioner_of(self.problem)
             return log_determinant(
                 self.problem.precision, samples=samples, steps=steps, preconditioner=prepared, generator=generator
             )

@@ -13,7 +13,7 @@ from torch.quasirandom import SobolEngine
 
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.likelihoods.base import CACHED
-from lapwing.linalg.structured import from_contrasts, into_contrasts
+from lapwing.linalg.contrasts import from_contrasts, into_contrasts
 from lapwing.predictive.outputs import Moments, nonnegative
 from lapwing.predictive.wide import WideMoments
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
 from lapwing.ground.layout import Layout
-from lapwing.linalg.structured import Diagonal
+from lapwing.linalg.operators.diagonal import Diagonal
 
 P = TypeVar("P", bound="Prior")
 

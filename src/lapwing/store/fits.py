@@ -19,6 +19,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
+from lapwing.linalg.operators.block_diagonal import Partition
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
 from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, PrimalSGD, Solver
 from lapwing.methods import gp
@@ -130,7 +131,7 @@ FAMILIES: Families = {
     TrainingRows: named(FeatureRows, InputRows),
 }
 
-AGAIN: dict[Any, Any] = {Dense | None: None, Kronecker | None: None}
+AGAIN: dict[Any, Any] = {Dense | None: None, Kronecker | None: None, Partition | None: None}
 """What is computed again when it is first asked for, by the type of the field it fills."""
 
 

@@ -14,7 +14,7 @@ from lapwing.ground.errors import DataError
 from lapwing.ground.files.archive import Json, Tensors
 from lapwing.ground.files.records import REPAIR
 from lapwing.ground.results import Solution
-from lapwing.linear.loss import Mode
+from lapwing.linear.mode.loss import Mode
 from lapwing.linear.solvers import Cholesky
 from lapwing.methods.gp import FunctionSamples, Kernel, LaplaceProcess, PriorFunctions, Process
 from lapwing.methods.gp.kernels import check_dimensions

@@ -17,7 +17,8 @@ from lapwing.ground.errors import check_count, check_fraction, check_option
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.problem import CurvatureRecipe, Problem
+from lapwing.linear.preconditioners.base import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.structures.summed import Fits, Task, check_products
 

@@ -13,7 +13,7 @@ from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
 from lapwing.ground.results import Estimate
-from lapwing.linear.evidence import metric_root
+from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.structures.ella.landmarks import LandmarkRows, Landmarks, candidates, span
 from lapwing.structures.ella.sampling import Reservoir, fill

@@ -9,7 +9,7 @@ from typing import final
 import torch
 
 from lapwing.ground.errors import check_count, check_kind
-from lapwing.linear.problem import NOISE, Perturbation
+from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.structures.lowrank import LowRank

@@ -19,7 +19,8 @@ from lapwing.ground.errors import UnsupportedError, check_count, check_option
 from lapwing.jacobian.layers.capture import NORMS
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.linear.problem import CurvatureRecipe, Problem
+from lapwing.linear.preconditioners.base import CurvatureRecipe
+from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
 

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, finite_evidence, warn
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.tuning.choices import BOUNDS
 
 LEAP = 7.0

@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, NumericalError, UnsupportedError, check_option, warn
-from lapwing.linalg.spectral import decompose
-from lapwing.linear.evidence import LogEvidence, Spectrum
+from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linear.evidence import LogEvidence
+from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors import ExactPosterior, Posterior, SolvedWeights, Step, WeightPosterior
 from lapwing.posteriors.draws import SampledPosterior
 from lapwing.tuning.solved import Solved

@@ -16,7 +16,7 @@ from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConvergenceWarning, check_count, check_kind, check_option, finite_evidence, warn
 from lapwing.ground.progress import Bar
-from lapwing.linear.preconditioners import Chosen, balanced_by_shape
+from lapwing.linear.preconditioners import WeightedExamples, balanced_by_shape
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior, Step
@@ -292,7 +292,7 @@ class Climb:
         return near.charge - mean * (log_factor - near.log_factor)
 
     @cached_property
-    def _chosen(self) -> list[Chosen]:
+    def _chosen(self) -> list[WeightedExamples]:
         return balanced_by_shape(self.expectation.tangent.training.data, self.examples)
 
     def _excess(self, found: Expected) -> float:

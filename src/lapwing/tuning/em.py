@@ -29,7 +29,7 @@ from lapwing.ground.files.atomic import file_at
 from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar
 from lapwing.linear.model import LinearModel
-from lapwing.linear.solvers import SGD, Solver
+from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import ExactPosterior, Posterior
 from lapwing.posteriors.dimension import LEAST, Estimator
@@ -273,7 +273,7 @@ class EM:
         solver = expectation.solver_used
         if found.drawn is not None:
             warn_unless(found.drawn, solver.cure)
-        if expectation.posterior.fitted.noise is None or isinstance(solver, SGD):
+        if expectation.posterior.fitted.noise is None or solver.by_mini_batches:
             warn_unless_found(found.mode, solver)  # a parabola's is missed by rounding alone
         gamma, noise = found.dimensions.groups, found.dimensions.errors
         lost = (gamma <= LEAST) & (noise > LEAST)

@@ -19,8 +19,10 @@ from lapwing.ground.results import Solution
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linalg import Diagonal
 from lapwing.linear.evidence import LogEvidence
-from lapwing.linear.problem import Known, Perturbation, Problem
-from lapwing.linear.solvers import CG, SGD, Solver
+from lapwing.linear.perturbation import Perturbation
+from lapwing.linear.preconditioners.base import GivenCurvature
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers import CG, Solver
 from lapwing.linear.tangent import Mode, Tangent, Target
 from lapwing.posteriors import ExactPosterior, FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.posteriors.dimension import Dimensions, Estimator, by_draws, output_squares
@@ -67,9 +69,9 @@ def warn_unless_found(mode: Mode, solver: Solver) -> None:
         mode: What was found.
         solver: What found it.
     """
-    if mode.converged or (mode.stopped == "stagnated" and not isinstance(solver, SGD)):
+    if mode.converged or (mode.stopped == "stagnated" and not solver.by_mini_batches):
         return
-    cure = solver.cure if isinstance(solver, SGD) else "Validation(data), or a stronger prior to start from"
+    cure = solver.cure if solver.by_mini_batches else "Validation(data), or a stronger prior to start from"
     warn(
         f"the last mode of the linear model has a relative gradient of {mode.gradient:.1e} after {mode.iterations} "
         f"steps, above its tolerance: it is at most so far from the mode, relatively. Try {cure}",
@@ -206,7 +208,7 @@ class Expectation(Generic[Q]):
         with torch.no_grad():
             if fresh:
                 generator = torch.Generator().manual_seed(self.seed)
-                known.append(posterior.problem.perturbation(fresh, generator=generator))
+                known.append(Perturbation.drawn(posterior.problem, fresh, generator=generator))
             noise = Perturbation.joined(known)
         return replace(state, noise=noise, draws=noise.prior)
 
@@ -253,10 +255,10 @@ class Expectation(Generic[Q]):
         problem = self.tangent.problem(model.weights, prior, posterior.noise_scale)
         with torch.no_grad():
             if solves(posterior):
-                solver.prepared(posterior.problem)
-                problem.kept.update(posterior.problem.kept)
+                solver.preconditioner_of(posterior.problem)
+                problem.curvature_cache.update(posterior.problem.curvature_cache)
                 columns = self.samples
-            solver.prepared(problem)
+            solver.preconditioner_of(problem)
             for _ in model.visit(columns):
                 pass
 
@@ -273,7 +275,7 @@ class Expectation(Generic[Q]):
         """
         posterior, solver, layout = self.posterior, self.solver_used, self.tangent.training.layout
         prior, rtol, start, scale = self.prior(state), rtol or self.rtol, self._start(state), float(state.scale)
-        limit = None if isinstance(solver, SGD) else rtol
+        limit = None if solver.by_mini_batches else rtol
         mode = self.tangent.mode(prior, scale, solver=solver, initial=start, rtol=limit, progress=progress)
         logger.debug("mode: gradient %.2g after %d products", mode.gradient, mode.matvecs)
         norms = posterior.prior.square_norms(mode.weights, layout)
@@ -296,16 +298,13 @@ class Expectation(Generic[Q]):
         return Expected(state, mode, norms, dimensions, drawn=how)
 
     def _drawing(self, problem: Problem, b: Float[Tensor, "d k"], rtol: float) -> Solver:
-        """What solves for draws: ``CG`` that was given no tolerance only as exactly as a step needs.
+        """What solves for draws: where it was given no tolerance only as exactly as a step needs.
 
         In the units of the prior a draw has a length of at most about √d, and is off by at most its residual over the
         root of the smallest precision.
         """
-        solver = self.solver_used
-        if not isinstance(solver, CG) or solver.rtol is not None:
-            return solver
         longest = (b.numel() * float(problem.prior.values.min())) ** 0.5
-        return replace(solver, rtol=max(solver.tolerance(b.dtype), rtol * longest / float(b.norm())))
+        return self.solver_used.loosely(rtol * longest / float(b.norm()), b.dtype)
 
     def _start(self, state: State) -> Float[Tensor, " d"] | None:
         """Where to look for the mode: at the last one, or where a kernel between all training rows has it at once."""
@@ -327,4 +326,4 @@ class Expectation(Generic[Q]):
         if solves(self.posterior):
             return self.posterior.solver
         held = self.posterior.held.operator if isinstance(self.posterior, WeightPosterior) else None
-        return CG(preconditioner=None if held is None else Known(held))
+        return CG(preconditioner=None if held is None else GivenCurvature(held))

@@ -21,7 +21,7 @@ from lapwing.jacobian.products.strategy import Strategy
 from lapwing.jacobian.products.tracing.tracer import SHAPES
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
-from lapwing.linear.gauss_newton import GGNProduct, bent
+from lapwing.linear.gauss_newton import GGNProduct, ggn_product
 from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import known
@@ -153,7 +153,7 @@ def test_automatic_differentiation_cuts_batches_and_columns_to_the_memory(genera
         with Meter() as meter:
             for chunk in linear.visit(40):
                 assert memory == 2**31 or chunk.examples < 90
-                total += bent(chunk, lambda u: 2.0 * u, block)
+                total += ggn_product(chunk, lambda u: 2.0 * u, block)
         found.append(total)
         most.append(meter.most)
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError
-from lapwing.linalg.functions import shifted_log_determinant_upper
+from lapwing.linalg.bounds import shifted_log_determinant_upper
 from lapwing.methods.marginal import Bound
 from lapwing.methods.marginal.bound import exact_traces, sampled_traces
 from tests.methods.marginal.setting import PRIORS, dense, gradients, marginal_of

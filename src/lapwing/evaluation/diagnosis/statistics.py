@@ -14,7 +14,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError
 from lapwing.linalg import Operator
 from lapwing.linalg.eigenpairs import top_eigenpairs
-from lapwing.linalg.operator import FunctionOperator
+from lapwing.linalg.operators.base import FunctionOperator
 
 
 @final

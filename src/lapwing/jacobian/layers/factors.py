@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.jacobian.network.network import Network
-from lapwing.linalg.spectral import Spectral
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="Factor")
 
@@ -164,7 +164,7 @@ class Outer(Factor):
             return patches(self.a, self.options, ones.shape[2])
         return self.a if self.bias is None else torch.cat([self.a, ones], dim=2)
 
-    def turned(self, basis: Spectral) -> Float[Tensor, "n p w t"]:
+    def turned(self, basis: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """The columns in an eigenbasis; those of a convolution by another one, whose kernels are the eigenvectors."""
         if self.options is None or self.weight is None or basis.others:
             columns = self.columns.movedim(0, 2)

@@ -26,7 +26,7 @@ from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_c
 from lapwing.jacobian.products.tracing.tracer import Tracer
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
-from lapwing.linalg.structured import finite
+from lapwing.linalg.checks import finite
 from lapwing.linear.model import Chunk, Directions
 
 
@@ -82,7 +82,7 @@ class Linearisation:
         """Raises a ``MismatchError`` when the network was written to since."""
         self.model.network.check_unchanged()
 
-    def at(self, inputs: Inputs, *, keep: bool = False) -> Chunk:
+    def on(self, inputs: Inputs, *, keep: bool = False) -> Chunk:
         """The Jacobian at other inputs: a forward pass now, what a product takes at the first of its kind.
 
         Args:
@@ -142,7 +142,7 @@ class Linearisation:
             self.cache.too_large.add(strategy)
         return self.cache.visit(strategy, self.data, self.chunk_size(strategy), partial(self._prepared, strategy))
 
-    def held(self, columns: int = 1) -> bool:
+    def is_cached(self, columns: int = 1) -> bool:
         """Whether all chunks are kept for the strategy that so many columns take."""
         return self.choose(columns) in self.cache.chunks
 

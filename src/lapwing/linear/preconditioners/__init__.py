@@ -7,20 +7,20 @@ costs a solve with P, which should be cheap beside a product with Λ.
 
 from __future__ import annotations
 
+from lapwing.linear.preconditioners.base import CurvatureRecipe, GivenCurvature, Preconditioner, approximation
 from lapwing.linear.preconditioners.recipes import PivotedCholesky, Pivots, RankOne
-from lapwing.linear.preconditioners.rows import Chosen, Subsample, TopRows, balanced, balanced_by_shape
-from lapwing.linear.problem import CurvatureRecipe, Known, Preconditioner, approximation
+from lapwing.linear.preconditioners.rows import Subsample, TopRows, WeightedExamples, balanced, balanced_by_shape
 
 __all__ = [
-    "Chosen",
     "CurvatureRecipe",
-    "Known",
+    "GivenCurvature",
     "PivotedCholesky",
     "Pivots",
     "Preconditioner",
     "RankOne",
     "Subsample",
     "TopRows",
+    "WeightedExamples",
     "approximation",
     "balanced",
     "balanced_by_shape",

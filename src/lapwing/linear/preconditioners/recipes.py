@@ -12,8 +12,9 @@ from lapwing.ground.errors import check_count, check_option
 from lapwing.linalg import LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
 from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.loss import Point
-from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
+from lapwing.linear.mode.loss import LossAt
+from lapwing.linear.preconditioners.base import CurvatureRecipe, model_of
+from lapwing.linear.problem import Problem
 
 Pivots: TypeAlias = Literal["greedy", "random"]
 
@@ -90,4 +91,4 @@ class RankOne(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``∇ ∇ᵀ``."""
         model = model_of(problem, self)
-        return LowRank(Point.of(model.weights, GGNProduct(model)).score[:, None])
+        return LowRank(LossAt.of(model.weights, GGNProduct(model)).score[:, None])

@@ -21,10 +21,8 @@ from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
 from lapwing.linear.model import LinearModel
-from lapwing.linear.problem import CurvatureRecipe, Problem, model_of
-
-Seen: TypeAlias = tuple[Inputs, Tensor, Tensor]
-"""Inputs and targets of some examples, and the eigenvalues ``[n, m]`` of their output Hessians."""
+from lapwing.linear.preconditioners.base import CurvatureRecipe, model_of
+from lapwing.linear.problem import Problem
 
 
 @final
@@ -116,7 +114,8 @@ class TopRows(CurvatureRecipe):
             y = model.likelihood.canonical_targets(f, targets[place])
             yield _leading(model.likelihood.hessian(f.double(), y), most).to(f).view(most, *f.shape)
 
-        rows, start = list[Tensor](), 0
+        rows = list[Tensor]()
+        start = 0
         for part in model.rows(inputs, directions):
             wanted = torch.arange(most, device=chosen.device) < chosen[start : start + len(part), None]
             rows.append(part[wanted])
@@ -125,20 +124,40 @@ class TopRows(CurvatureRecipe):
 
     def _selected(self, model: LinearModel) -> tuple[Inputs, Tensor, Tensor]:
         """The examples that have one of the largest eigenvalues, and how many each has."""
-        found: list[Seen] = []
+        best: _Spectra | None = None
         for batch in model.data:
-            f = model.at(batch.inputs).outputs
-            found.append((batch.inputs, batch.targets, _eigenvalues(model.likelihood, f, batch.targets)))
-            found = [self._kept(found)]
-        ((inputs, targets, values),) = found
-        return inputs, targets, _largest(values, self.rank).sum(1)
+            f = model.on(batch.inputs).outputs
+            values = _eigenvalues(model.likelihood, f, batch.targets)
+            found = _Spectra(batch.inputs, batch.targets, values)
+            best = (found if best is None else best.and_more(found)).best(self.rank)
+        assert best is not None
+        return best.inputs, best.targets, _largest(best.values, self.rank).sum(1)
 
-    def _kept(self, seen: list[Seen]) -> Seen:
-        """Those that may still have one of the largest."""
-        inputs, targets, values = zip(*seen, strict=True)
-        values = torch.cat(values)
-        index = _largest(values, self.rank).any(1).nonzero()[:, 0]
-        return take(concatenated(list(inputs)), index), torch.cat(targets)[index], values[index]
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Spectra:
+    """Some examples, and the eigenvalues of their output Hessians.
+
+    Args:
+        inputs: Their inputs.
+        targets: Their targets.
+        values: The eigenvalues of each.
+    """
+
+    inputs: Inputs
+    targets: Tensor
+    values: Float[Tensor, "n m"]
+
+    def and_more(self, other: _Spectra) -> _Spectra:
+        """These examples and others."""
+        inputs = concatenated([self.inputs, other.inputs])
+        return _Spectra(inputs, torch.cat([self.targets, other.targets]), torch.cat([self.values, other.values]))
+
+    def best(self, count: int) -> _Spectra:
+        """Those that have one of the largest eigenvalues."""
+        index = _largest(self.values, count).any(1).nonzero()[:, 0]
+        return _Spectra(take(self.inputs, index), self.targets[index], self.values[index])
 
 
 def _eigenvalues(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Float[Tensor, "n m"]:
@@ -156,22 +175,25 @@ def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:
 
 def _leading(hessian: Float[Tensor, "n *event c c"], count: int) -> Float[Tensor, "k n m"]:
     """``√λ v`` of the largest eigenpairs of each example, as cotangents of all its positions."""
-    n, c = len(hessian), hessian.shape[-1]
+    n = len(hessian)
+    c = hessian.shape[-1]
     values, vectors = torch.linalg.eigh(hessian.reshape(n, -1, c, c))
-    found, place = values.flatten(1).topk(count)
-    scaled = (
-        vectors.mT.flatten(1, 2).gather(1, place[..., None].expand(n, count, c)) * found.clamp_min(0).sqrt()[..., None]
-    )
+    largest, place = values.flatten(1).topk(count)
+    own = vectors.mT.flatten(1, 2).gather(1, place[..., None].expand(n, count, c))
+    scaled = own * largest.clamp_min(0).sqrt()[..., None]
     cotangents = scaled.new_zeros(n, count, values.shape[1], c)
     cotangents.scatter_(2, (place // c)[..., None, None].expand(n, count, 1, c), scaled.unsqueeze(2))
     return cotangents.flatten(2).movedim(1, 0)
 
 
-Chosen: TypeAlias = tuple[Inputs, Tensor, Float[Tensor, " n"]]
+WeightedExamples: TypeAlias = tuple[Inputs, Tensor, Float[Tensor, " n"]]
 """Inputs and targets of some examples, and for how many examples of the data each stands, float64 on the CPU."""
 
+Turns: TypeAlias = tuple[Inputs, Tensor, Int[Tensor, " n"]]
+"""Inputs and targets of some examples, and how many examples of its label came before each."""
 
-def balanced(data: Data, examples: int) -> Chosen:
+
+def balanced(data: Data, examples: int) -> WeightedExamples:
     """Examples from one pass over the data, as many of every label where targets are labels.
 
     Otherwise they are spread evenly. Ignored labels are left out. Of several processes all get the same, those of one
@@ -194,43 +216,21 @@ def balanced(data: Data, examples: int) -> Chosen:
     return parts[0]
 
 
-def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
+def balanced_by_shape(data: Data, examples: int) -> list[WeightedExamples]:
     """The same examples in as many parts as they have shapes: sequences of several lengths are not put together.
 
     Raises:
         ShapeError: If they have several where several processes share the data.
     """
-    position, there = data.span
-    even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
-    found: dict[object, list[tuple[Inputs, Tensor, Tensor]]] = {}
-    seen = Counter[int]()
-    for batch in data:
-        if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
-            turn = torch.tensor([_turn(seen, label) for label in batch.targets.tolist()])
-        else:
-            turn = torch.tensor([0 if position + i in even else examples for i in range(len(batch))])
-        position += len(batch)
-        kept = (turn < examples).nonzero()[:, 0]
-        if len(kept):
-            there_too = kept.to(batch.targets.device)
-            inputs, targets = take(batch.inputs, there_too), batch.targets[there_too]
-            shape = tuple(tuple(value.shape[1:]) for value in (*tensors(inputs), targets))
-            found.setdefault(shape, []).append((inputs, targets, turn[kept]))
-    parts = [_together(part) for part in found.values()]
+    parts, label_counts = _candidates(data, examples)
     if data.shared:
         if len(parts) > 1:
             raise ShapeError("examples of one shape in all processes", f"{len(parts)} shapes", "one process")
-        inputs, targets, turns, seen = _of_all(data, *parts[0], seen, examples)
-        parts = [(inputs, targets, turns)]
+        part, label_counts = _of_all(data, parts[0], label_counts, examples)
+        parts = [part]
     first = torch.cat([turns for _, _, turns in parts]).argsort(stable=True)[:examples]
-    labels = [0] * len(first)
-    if seen:
-        every = torch.cat([targets for _, targets, _ in parts])
-        labels = every[first.to(every.device)].tolist()
-    total, taken = seen or Counter({0: there}), Counter(labels)
-    weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
-    weights *= total.total() / weights.sum()
-    chosen: list[Chosen] = []
+    weights = _weights(parts, first, label_counts, data.span[1])
+    chosen: list[WeightedExamples] = []
     start = 0
     for inputs, targets, turns in parts:
         own = (first >= start) & (first < start + len(turns))
@@ -241,32 +241,69 @@ def balanced_by_shape(data: Data, examples: int) -> list[Chosen]:
     return chosen
 
 
-def _together(parts: list[tuple[Inputs, Tensor, Tensor]]) -> tuple[Inputs, Tensor, Tensor]:
-    """Inputs, targets and turns of several batches of one shape."""
+def _candidates(data: Data, examples: int) -> tuple[list[Turns], Counter[int]]:
+    """The examples that may be chosen, a part for each shape, and how many there are of each label, if there are."""
+    position, there = data.span
+    even = set(torch.linspace(0, there - 1, min(examples, there)).round().long().tolist())
+    by_shape: dict[object, list[Turns]] = {}
+    label_counts = Counter[int]()
+    for batch in data:
+        if batch.targets.ndim == 1 and not batch.targets.is_floating_point():
+            turns = torch.tensor([_turn(label_counts, label) for label in batch.targets.tolist()])
+        else:
+            turns = torch.tensor([0 if position + i in even else examples for i in range(len(batch))])
+        position += len(batch)
+        index = (turns < examples).nonzero()[:, 0]
+        if len(index):
+            place = index.to(batch.targets.device)
+            inputs = take(batch.inputs, place)
+            targets = batch.targets[place]
+            shape = tuple(tuple(value.shape[1:]) for value in (*tensors(inputs), targets))
+            by_shape.setdefault(shape, []).append((inputs, targets, turns[index]))
+    return [_together(parts) for parts in by_shape.values()], label_counts
+
+
+def _weights(
+    parts: list[Turns], first: Int[Tensor, " n"], label_counts: Counter[int], examples: int
+) -> Float[Tensor, " n"]:
+    """For how many examples of the data each of the first stands: those of its label, all together for all."""
+    labels = [0] * len(first)
+    if label_counts:
+        every = torch.cat([targets for _, targets, _ in parts])
+        labels = every[first.to(every.device)].tolist()
+    total = label_counts or Counter({0: examples})
+    taken = Counter(labels)
+    weights = torch.tensor([total[label] / taken[label] for label in labels], dtype=torch.float64)
+    weights *= total.total() / weights.sum()
+    return weights
+
+
+def _together(parts: list[Turns]) -> Turns:
+    """Several batches of one shape."""
     inputs, targets, turns = zip(*parts, strict=True)
     return concatenated(list(inputs)), torch.cat(targets), torch.cat(turns)
 
 
-def _of_all(
-    data: Data, inputs: Inputs, targets: Tensor, turns: Int[Tensor, " n"], seen: Counter[int], examples: int
-) -> tuple[Inputs, Tensor, Int[Tensor, " m"], Counter[int]]:
+def _of_all(data: Data, part: Turns, label_counts: Counter[int], examples: int) -> tuple[Turns, Counter[int]]:
     """What may be chosen in any process, in order of their ranks: at most so many of each are sent."""
-    known = all_of(seen)
-    before = sum(known[: dist.get_rank()], Counter[int]())
-    if seen:
+    inputs, targets, turns = part
+    by_rank = all_of(label_counts)
+    before = sum(by_rank[: dist.get_rank()], Counter[int]())
+    if label_counts:
         turns = turns + torch.tensor([before[label] for label in targets.tolist()])
     first = turns.argsort(stable=True)[:examples].sort().values
-    there = first.to(targets.device)
-    inputs = over_tensors(data.joined, take(inputs, there))
-    return inputs, data.joined(targets[there]), data.joined(turns[first]), sum(known, Counter[int]())
+    place = first.to(targets.device)
+    inputs = over_tensors(data.joined, take(inputs, place))
+    joined = (inputs, data.joined(targets[place]), data.joined(turns[first]))
+    return joined, sum(by_rank, Counter[int]())
 
 
-def _turn(seen: Counter[int], label: int) -> int:
+def _turn(label_counts: Counter[int], label: int) -> int:
     """How many examples of a label came before this one; more than there are for an ignored one."""
     if label == IGNORED:
         return sys.maxsize
-    seen[label] += 1
-    return seen[label] - 1
+    label_counts[label] += 1
+    return label_counts[label] - 1
 
 
 def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None:

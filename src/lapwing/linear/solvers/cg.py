@@ -1,77 +1,25 @@
-"""What every solver answers; conjugate gradients."""
+"""Conjugate gradients."""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError, ShapeError, check_count, check_fraction, check_kind, check_positive
-from lapwing.ground.results import Solution, joined
+from lapwing.ground.errors import check_count, check_fraction, check_kind, check_positive
+from lapwing.ground.results import Solution
 from lapwing.linalg import Structured
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.operator import check_operand
-from lapwing.linear.problem import Preconditioner, Problem, approximation
+from lapwing.linear.preconditioners.base import Preconditioner, approximation
+from lapwing.linear.problem import Problem
+from lapwing.linear.solvers.base import Solver, in_blocks
 
 VECTORS = 10
 """Blocks of columns conjugate gradients hold at once, in float64."""
-
-
-@dataclass(frozen=True)
-class Solver(abc.ABC):
-    """A way to solve ``Λ x = b`` for the precision Λ of a problem."""
-
-    cure: ClassVar[str] = "more iterations"
-    """What to try where a solve stops short of its tolerance."""
-
-    @abc.abstractmethod
-    def solve(
-        self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
-    ) -> Solution:
-        """The solution for one right-hand side or a block of them.
-
-        Args:
-            problem: The problem.
-            b: Right-hand sides.
-            initial: Where to start; ``None`` for 0.
-        """
-
-    def resumed(self, problem: Problem, b: Float[Tensor, "d k"], start: Float[Tensor, "d k"]) -> Solution:
-        """The solution, from that of a problem whose prior or noise was a little different.
-
-        Args:
-            problem: The problem.
-            b: Right-hand sides.
-            start: That solution.
-        """
-        return self.solve(problem, b, initial=start)
-
-    def drawn(
-        self,
-        problem: Problem,
-        values: Float[Tensor, "d k"],
-        noise: Float[Tensor, "d k"],
-        *,
-        initial: Float[Tensor, "d k"] | None = None,
-    ) -> Solution:
-        """The solution for a draw ``values + noise`` whose noise is from N(0, A): in function view, f(X) + ε.
-
-        Args:
-            problem: The problem.
-            values: The one part.
-            noise: The other.
-            initial: Where to start; ``None`` for 0.
-        """
-        return self.solve(problem, values + noise, initial=initial)
-
-    def prepared(self, problem: Problem) -> Structured | None:
-        """The preconditioner this solver has for a problem, made on first use; ``None`` for none."""
-        return None
 
 
 @final
@@ -125,7 +73,7 @@ class CG(Solver):
         self, problem: Problem, b: Float[Tensor, "d *k"], *, initial: Float[Tensor, "d *k"] | None = None
     ) -> Solution:
         """See ``Solver.solve``."""
-        prepared = self.prepared(problem)
+        preconditioner = self.preconditioner_of(problem) or problem.prior
 
         def solve(block: Float[Tensor, "d k"], start: Float[Tensor, "d k"] | None) -> Solution:
             return conjugate_gradients(
@@ -133,7 +81,7 @@ class CG(Solver):
                 block,
                 rtol=self.tolerance(problem.prior.dtype),
                 max_iterations=self.max_iterations,
-                preconditioner=problem.prior if prepared is None else prepared,
+                preconditioner=preconditioner,
                 initial=start,
                 seconds=self.seconds,
                 progress=self.progress,
@@ -141,9 +89,34 @@ class CG(Solver):
 
         return in_blocks(solve, problem, b, initial, self.width(problem))
 
-    def prepared(self, problem: Problem) -> Structured | None:
-        """The preconditioner of a problem, made on first use."""
+    def newton_step(self, problem: Problem, b: Float[Tensor, " d"], rtol: float, passes: float = math.inf) -> Solution:
+        """See ``Solver.newton_step``; as loosely as asked."""
+        return conjugate_gradients(
+            problem.precision,
+            b,
+            rtol=rtol,
+            max_iterations=self.max_iterations,
+            preconditioner=self.preconditioner_of(problem) or problem.prior,
+            unit=problem.prior.values.rsqrt(),
+        )
+
+    def preconditioner_of(self, problem: Problem) -> Structured | None:
+        """See ``Solver.preconditioner_of``."""
         return None if self.preconditioner is None else approximation(problem, self.preconditioner)
+
+    def loosely(self, rtol: float, dtype: torch.dtype) -> CG:
+        """See ``Solver.loosely``."""
+        if self.rtol is not None:
+            return self
+        return replace(self, rtol=max(self.tolerance(dtype), rtol))
+
+    def within(self, seconds: float) -> CG:
+        """See ``Solver.within``."""
+        return replace(self, seconds=seconds)
+
+    def with_progress(self, progress: bool) -> CG:
+        """See ``Solver.with_progress``."""
+        return replace(self, progress=progress)
 
     def tolerance(self, dtype: torch.dtype) -> float:
         """The relative residual asked of products in a dtype."""
@@ -154,29 +127,3 @@ class CG(Solver):
     def width(self, problem: Problem) -> int:
         """Columns solved together."""
         return max(1, self.max_bytes // (VECTORS * 8 * problem.size))
-
-
-def in_blocks(
-    solve: Callable[[Tensor, Tensor | None], Solution],
-    problem: Problem,
-    b: Float[Tensor, "d *k"],
-    initial: Float[Tensor, "d *k"] | None,
-    width: int,
-) -> Solution:
-    """The solutions for all right-hand sides, so many columns after the other.
-
-    Raises:
-        NumericalError: If ``b`` or ``initial`` is not finite.
-        ShapeError: If ``b`` does not fit or has no column, or ``initial`` has another shape.
-    """
-    for given in (b,) if initial is None else (b, initial):
-        check_operand(problem.precision, given, problem.size)
-        if not given.numel() or given.shape != b.shape:
-            expected = "at least one right-hand side, and starts shaped as these"
-            raise ShapeError(expected, f"{list(b.shape)}, {list(given.shape)}", "a block [d, k] with k > 0")
-        if not bool(given.isfinite().all()):
-            raise NumericalError("finite right-hand sides and starts", "NaN or infinity", "checking data and weights")
-    blocks = b.detach().view(len(b), -1).split(width, dim=1)
-    starts = [None] * len(blocks) if initial is None else initial.detach().view(len(b), -1).split(width, dim=1)
-    whole = joined([solve(block, start) for block, start in zip(blocks, starts, strict=True)])
-    return replace(whole, value=whole.value.reshape(b.shape))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
@@ -13,11 +14,10 @@ from torch import Tensor
 
 from lapwing.ground.errors import check_count, check_fraction
 from lapwing.ground.progress import Bar
-from lapwing.ground.results import Solution
+from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Dense
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers.cg import Solver, in_blocks
-from lapwing.linear.solvers.stochastic import relative, residual_of
+from lapwing.linear.solvers.base import Solver, in_blocks, relative, residual_of
 
 
 @final
@@ -67,14 +67,26 @@ class AlternatingProjections(Solver):
         """See ``Solver.solve``."""
         return in_blocks(partial(self._projected, problem), problem, b, initial, b.numel())
 
+    def with_progress(self, progress: bool) -> AlternatingProjections:
+        """See ``Solver.with_progress``."""
+        return replace(self, progress=progress)
+
     def _projected(self, problem: Problem, b: Float[Tensor, "n k"], start: Float[Tensor, "n k"] | None) -> Solution:
         """The solutions for all columns, the residual kept up to date."""
         blocks = torch.arange(problem.size, device=b.device).split(self.block)
         factors: dict[int, Dense] = {}
-        x, rest = (torch.zeros_like(b), b.clone()) if start is None else (start.clone(), b - problem.precision @ start)
+        if start is None:
+            x = torch.zeros_like(b)
+            rest = b.clone()
+        else:
+            x = start.clone()
+            rest = b - problem.precision @ start
         size = torch.linalg.vector_norm(b, dim=0)
-        size, residual, taken = torch.where(size > 0, size, 1.0), relative(rest, b), 0
-        steps, stopped = self.epochs * len(blocks), "interrupted"
+        size = torch.where(size > 0, size, 1.0)
+        residual = relative(rest, b)
+        taken = 0
+        steps = self.epochs * len(blocks)
+        stopped: Stopped = "interrupted"
         bar = Bar("alternating projections", most=steps, progress=self.progress)
         with suppress(KeyboardInterrupt), bar:
             while float(residual.max()) > self.rtol and taken < steps:
@@ -87,10 +99,12 @@ class AlternatingProjections(Solver):
                 change = factors[worst].solve(rest[index])
                 x[index] += change
                 rest -= rows.mT @ change
-                residual, taken = relative(rest, b), taken + 1
+                residual = relative(rest, b)
+                taken += 1
                 bar.update(said=f"residual {float(residual.max()):.1e}, done at {self.rtol:.1e}")
             stopped = "converged" if bool((residual <= self.rtol).all()) else "iterations"
         if stopped == "interrupted":
             residual = residual_of(problem, b, x)
-        matvecs = b.shape[1] * -(-taken // len(blocks))
+        passes = math.ceil(taken / len(blocks))
+        matvecs = b.shape[1] * passes
         return Solution(x, residual, taken, matvecs, stopped)

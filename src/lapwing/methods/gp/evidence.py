@@ -16,7 +16,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, check_count, warn
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Stopped
-from lapwing.linalg.dense import inverted
+from lapwing.linalg.cholesky import inverted
 from lapwing.linear.solvers.cholesky import Cholesky
 from lapwing.methods.gp.groups import OutputGroup, each_of
 from lapwing.methods.gp.kernels import Kernel

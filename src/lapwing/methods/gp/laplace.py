@@ -16,7 +16,7 @@ from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, c
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Likelihood, Poisson
 from lapwing.linalg import Dense, Diagonal
-from lapwing.linear.loss import Mode
+from lapwing.linear.mode.loss import Mode
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent

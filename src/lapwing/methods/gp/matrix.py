@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import TooLargeError
 from lapwing.linalg import Dense, Operator
-from lapwing.linear.gauss_newton import Gram
+from lapwing.linear.gauss_newton import PSDOperator
 from lapwing.methods.gp.kernels import Entries, Kernel
 
 SIDE = 384
@@ -35,7 +35,7 @@ DENSE = 2**31
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelMatrix(Gram):
+class KernelMatrix(PSDOperator):
     """``K_ij = k(x_i, x_j)``, a tile at a time: 384 x 384 entries in a processor's cache.
 
     Args:

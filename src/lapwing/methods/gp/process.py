@@ -19,7 +19,7 @@ from lapwing.ground.errors import DataError, NumericalError, check_count, check_
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, joined, parted
 from lapwing.likelihoods import Gaussian
-from lapwing.linalg.functions import log_determinant
+from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.methods.gp.covariance import Covariance, apart
 from lapwing.methods.gp.groups import Kernels, OutputGroup, grouped
@@ -257,7 +257,7 @@ class Process:
         found = [
             log_determinant(
                 group.problem.precision,
-                preconditioner=self.solver.prepared(group.problem),
+                preconditioner=self.solver.preconditioner_of(group.problem),
                 generator=torch.Generator().manual_seed(self.settings.seed + number),
             )
             for number, group in enumerate(self.groups)

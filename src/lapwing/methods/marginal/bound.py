@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, check_count
-from lapwing.linalg.functions import shifted_log_determinant_upper
+from lapwing.linalg.bounds import shifted_log_determinant_upper
 from lapwing.methods.marginal.log_det import LogDeterminant, MiniBatch
 
 

@@ -19,9 +19,9 @@ from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.cg import conjugate_gradients
-from lapwing.linalg.functions import log_determinant
-from lapwing.linalg.operator import FunctionOperator, Operator
-from lapwing.linear.evidence import log_det_one_plus
+from lapwing.linalg.log_determinant import log_determinant
+from lapwing.linalg.operators.base import FunctionOperator, Operator
+from lapwing.linear.log_det_ratio import log_det_one_plus
 from lapwing.methods.marginal.hyper import Hyperparameters
 from lapwing.methods.marginal.live_batch import LiveBatch
 
@@ -205,7 +205,7 @@ def inner_operator(batch: MiniBatch) -> Operator:
     """``I + N/B Φ Φᵀ`` on the rows of a batch, through products alone; not differentiable."""
     live = batch.live
     network = Network.of(live.network.module, live.network.output)
-    jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).at(live.inputs, keep=True)
+    jacobian = Linearisation(Model(network, batch.survey, live.likelihood)).on(live.inputs, keep=True)
     rows = live.cotangents.shape[:2]
     roots = batch.roots.detach().to(live.cotangents)
     cotangents = torch.einsum("k,kn...->kn...", roots, live.cotangents.detach())

@@ -16,7 +16,7 @@ from lapwing.ground.errors import NumericalError, check_bytes
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
-from lapwing.linalg.spectral import decompose
+from lapwing.linalg.operators.eigenbasis import decompose
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""

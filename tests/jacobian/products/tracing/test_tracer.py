@@ -17,7 +17,7 @@ from lapwing.jacobian.products.autodiff import autodiff_chunk
 from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
 from lapwing.jacobian.products.tracing.tracer import Tracer, shape_of
 from lapwing.likelihoods import Gaussian
-from lapwing.linear.gauss_newton import bent
+from lapwing.linear.gauss_newton import ggn_product
 from lapwing.linear.model import Chunk
 from tests.curvature import naive
 from tests.curvature.naive import known
@@ -48,7 +48,7 @@ def check(tracer: Tracer, n: int, generator: torch.Generator) -> None:
     chunk = prepared(tracer, Batch(x, x[:, :2]))
     torch.testing.assert_close(chunk.outputs, tracer.model.network(x).detach())
     torch.testing.assert_close(chunk.push(v).flatten(1).mT, rows @ v)
-    torch.testing.assert_close(bent(chunk, lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
+    torch.testing.assert_close(ggn_product(chunk, lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
 
 
 def test_a_shape_is_recorded_once_and_holds_for_other_data(generator: torch.Generator) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.Lo
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
             chunk = prepared(tracer, Batch(case.case.inputs, case.case.targets))
-            product = bent(chunk, likelihood.bending(chunk.outputs, chunk.targets), v)
+            product = ggn_product(chunk, likelihood.hessian_product(chunk.outputs, chunk.targets), v)
             torch.testing.assert_close(product, naive.ggn(case) @ v)
     assert len([record for record in caplog.records if "cannot record" in record.message]) == 1
 
@@ -117,7 +117,7 @@ def test_the_same_tensor_twice_is_two_inputs(generator: torch.Generator) -> None
     for left in (x[:, :2], x[:, 1:]):
         rows = naive.jacobian(bilinear, (left, x))[1].flatten(0, 1)
         chunk = prepared(tracer, Batch((left, x), y))
-        torch.testing.assert_close(bent(chunk, lambda u: u, v), rows.mT @ rows @ v)
+        torch.testing.assert_close(ggn_product(chunk, lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_batches_in_any_layout(generator: torch.Generator) -> None:
@@ -127,4 +127,4 @@ def test_batches_in_any_layout(generator: torch.Generator) -> None:
     rows = naive.jacobian(tracer.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 1, generator=generator, dtype=torch.float64)
     chunk = prepared(tracer, Batch(x, x[:, :2]))
-    torch.testing.assert_close(bent(chunk, lambda u: u, v), rows.mT @ rows @ v)
+    torch.testing.assert_close(ggn_product(chunk, lambda u: u, v), rows.mT @ rows @ v)

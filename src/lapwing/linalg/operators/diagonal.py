@@ -1,0 +1,73 @@
+"""Diagonal matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lapwing.linalg.checks import nonnegative, positive
+from lapwing.linalg.operators.base import Structured, check_shape
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagonal(Structured):
+    """The matrix ``diag(values)``.
+
+    Args:
+        values: Diagonal entries ``[d]``, not negative; positive where ``solve`` and ``logdet`` are asked for.
+
+    Example:
+        >>> Diagonal(torch.tensor([1.0, 4.0])).solve(torch.tensor([1.0, 1.0])).tolist()
+        [1.0, 0.25]
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        check_shape(self.values, self.values.ndim == 1, "diagonal entries [d]", "matrix.diagonal()")
+
+    def root(self) -> Diagonal:
+        """``diag(√values)``."""
+        return Diagonal(nonnegative(self.values).sqrt())
+
+    def inverse_root(self) -> Diagonal:
+        """``diag(1/√values)``."""
+        return Diagonal(positive(self.values).rsqrt())
+
+    def diagonal(self) -> Float[Tensor, " d"]:
+        """The entries themselves."""
+        return self.values
+
+    def eigenvalues(self) -> Float[Tensor, " d"]:
+        """The entries themselves, float64."""
+        return self.values.double()
+
+    def eigenvalues_by_group(self, group: Int[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Int[Tensor, " d"]]:
+        """See ``Structured.eigenvalues_by_group``."""
+        return self.eigenvalues(), group
+
+    def in_units(self, relative: Float[Tensor, " d"]) -> Diagonal:
+        """See ``Structured.in_units``."""
+        return Diagonal(self.values.double() / relative)
+
+    @property
+    def _like(self) -> Tensor:
+        return self.values
+
+    def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        return self.values[:, None] * block
+
+    def _dense(self) -> Float[Tensor, "d d"]:
+        return torch.diag(self.values)
+
+    def _affine(self, c: float | Tensor, s: float | Tensor) -> Diagonal:
+        return Diagonal(c * self.values + s)
+
+    def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Diagonal:
+        return Diagonal(self.values + entries)

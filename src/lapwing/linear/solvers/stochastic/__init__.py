@@ -1,0 +1,1 @@
+"""Solvers that descend by random parts of the data."""

@@ -1,0 +1,33 @@
+"""The symmetric part of a matrix, and signs of its eigenvalues."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.ground.errors import NumericalError
+from lapwing.linalg.checks import TILE, nonnegative, positive, symmetric
+from tests.linalg.cases import normal
+
+
+def test_the_symmetric_part_of_more_than_one_tile() -> None:
+    matrix = normal(2 * TILE + 3, 2 * TILE + 3)
+    matrix = matrix + matrix.mT
+    noisy = matrix.float() + 1e-6 * normal(*matrix.shape, seed=1).float()
+    torch.testing.assert_close(symmetric(noisy), (noisy.double() + noisy.double().mT) / 2, rtol=0, atol=0)
+    for place in ((-1, 0), (0, -1), (1, 0)):
+        other = noisy.clone()
+        other[place] += 1.0
+        with pytest.raises(NumericalError, match="symmetric"):
+            symmetric(other)
+
+
+def test_signs_of_a_spectrum() -> None:
+    assert positive(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
+    assert nonnegative(torch.tensor([0.0, 2.0])).tolist() == [0, 2]
+    with pytest.raises(NumericalError, match=r"positive definite matrix. Got smallest eigenvalue 0 \(largest 2\)"):
+        positive(torch.tensor([2.0, 0.0]))
+    with pytest.raises(NumericalError, match=r"positive semi-definite matrix. Got smallest eigenvalue -0.1"):
+        nonnegative(torch.tensor([0.0, -0.1]))
+    with pytest.raises(NumericalError, match="smallest eigenvalue nan"):
+        positive(torch.tensor([1.0, float("nan")]))
