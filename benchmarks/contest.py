@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
 from benchmarks.problems import PROBLEMS, Batches, batches, gradient
-from benchmarks.products import EXAMPLES, FORMS
+from benchmarks.products import EXAMPLES, STRATEGIES
 from benchmarks.report import timed
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.forms import MEMORY, Form
+from lapwing.jacobian.products.cache import MEMORY
 from lapwing.jacobian.products.linearisation import Linearisation
+from lapwing.jacobian.products.strategy import Strategy
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Categorical
 from lapwing.linear.gauss_newton import GGNProduct
@@ -35,7 +36,7 @@ BATCHES = {"mlp": 1000, "lenet": 250, "resnet20": 125}
 """Examples to a batch, for lapwing and for plain gradients."""
 
 EIGHTH = ("resnet20",)
-"""Where forms the rule does not pick, slow ones among them, are timed on an eighth of the examples."""
+"""Where strategies the rule does not pick, slow ones among them, are timed on an eighth of the examples."""
 
 SPENT = 15.0
 """Seconds of rounds after which no further one begins, once there are two."""
@@ -62,17 +63,17 @@ def work(
     meter.ready()
     meter.step("peer memory", lambda: peer(model, batches(x[: 2 * size], y[: 2 * size], size)) @ block)
     ours = product(model, batches(x, y, batch), None, MEMORY)
-    form = ours.model.choose(columns)
+    chosen = ours.model.choose(columns)
     meter.ready()
-    meter.step("prepare", lambda: sum(1 for _ in ours.model.visit(columns)), label=form)
+    meter.step("prepare", lambda: sum(1 for _ in ours.model.visit(columns)), label=chosen)
     meter.step("memory", lambda: ours @ block, label=f"{kept(ours)} MiB kept")
     contestants: dict[str, tuple[Callable[[], object], str]] = {
         "gradient": (lambda: gradient(model, batches(x, y, batch)), ""),
         "peer": (lambda: theirs @ block, f"batches of {size}"),
-        "ours": (lambda: ours @ block, form),
+        "ours": (lambda: ours @ block, chosen),
     }
-    for other in FORMS:
-        if other != form:
+    for other in STRATEGIES:
+        if other != chosen:
             share = 8 if problem in EIGHTH else 1
             n = len(x) // share
             operator = product(model, batches(x[:n], y[:n], batch), other, MEMORY // share)
@@ -80,7 +81,7 @@ def work(
             contestants[other] = (lambda operator=operator: operator @ block, f"{n} examples")
     few = batches(x[:TRIAL], y[:TRIAL], TRIAL)
     exact = peer(model, few) @ block
-    difference = float((product(model, few, form, MEMORY) @ block - exact).norm() / exact.norm())
+    difference = float((product(model, few, chosen, MEMORY) @ block - exact).norm() / exact.norm())
     meter.step("difference", lambda: None, label=f"{difference:.1e}")
     rounds(meter, contestants, *((2, 1e-3) if quick else (ROUNDS, 0.1)))
 
@@ -109,10 +110,10 @@ def rounds(meter: Meter, contestants: dict[str, tuple[Callable[[], object], str]
             repeats = {name: max(1, math.ceil(shortest / each)) for name, each in took.items()}
 
 
-def product(model: nn.Module, data: Batches, form: Form | None, memory: int) -> GGNProduct:
+def product(model: nn.Module, data: Batches, strategy: Strategy | None, memory: int) -> GGNProduct:
     """Lapwing's operator."""
     network = Network.of(model)
-    return GGNProduct(Linearisation(surveyed(network, Categorical(), Data(data, like=network.like)), memory, form))
+    return GGNProduct(Linearisation(surveyed(network, Categorical(), Data(data, like=network.like)), memory, strategy))
 
 
 def peer(model: nn.Module, data: Batches) -> GGNLinearOperator:
@@ -137,4 +138,4 @@ def best_peer(
 
 def kept(operator: GGNProduct) -> str:
     """MiB kept between products."""
-    return f"{operator.model.store.bytes / 2**20:.0f}"
+    return f"{operator.model.cache.bytes / 2**20:.0f}"

@@ -17,7 +17,7 @@ from benchmarks.report import Row, beside
 PEER = "curvlinops 3.0.1"
 COLUMNS = ("1", "32")
 EXAMPLES = 1000
-FORMS = ("layers", "split", "plain")
+STRATEGIES = ("explicit", "traced", "autodiff")
 
 LIMITS: dict[tuple[str, str], float] = {
     ("mlp/1", "seconds"): 0.65,
@@ -29,7 +29,7 @@ LIMITS: dict[tuple[str, str], float] = {
 """Largest ratio of our time to the peer's."""
 
 BEST, BYTES = 1.15, 2048.0
-"""Largest ratio of the chosen form's time to the best form's; most MiB of a product."""
+"""Largest ratio of the chosen strategy's time to the best one's; most MiB of a product."""
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -54,7 +54,7 @@ def report(work: str, columns: int, steps: Sequence[Step]) -> list[Row]:
         steps: What ``contest.work`` measured.
 
     Returns:
-        Seconds of a product, peak memory, plain gradients a column; then every form, the choice, and the preparation.
+        Seconds of a product, peak memory, plain gradients a column; then the strategies, the choice, the preparation.
     """
     failed = "; ".join(f"{step.name}: {step.note}" for step in steps if step.note)
     found = {step.name: step for step in reversed(steps)}  # the first of each name
@@ -75,17 +75,17 @@ def report(work: str, columns: int, steps: Sequence[Step]) -> list[Row]:
         beside(work, "seconds_to_prepare", prepared.seconds, None, name, "what was loaded first for it included"),
         beside(work, "seconds_of_a_gradient", gradient.seconds, None, name),
     ]
-    forms = {ours.label: ours.seconds}
-    for form in FORMS:
-        other = found.get(form)
+    strategies = {ours.label: ours.seconds}
+    for strategy in STRATEGIES:
+        other = found.get(strategy)
         if other is not None and other.seconds is not None:
             scale = EXAMPLES / int(other.label.split()[0])
-            forms[form] = other.seconds * scale
+            strategies[strategy] = other.seconds * scale
             note = "" if scale == 1 else f"timed on {other.label} and scaled"
-            rows.append(beside(work, f"seconds_{form}", forms[form], peer.seconds, name, note))
-    best = min(forms, key=forms.__getitem__)
+            rows.append(beside(work, f"seconds_{strategy}", strategies[strategy], peer.seconds, name, note))
+    best = min(strategies, key=strategies.__getitem__)
     rows.append(
-        beside(work, "chosen_over_best", ours.seconds, forms[best], f"best form: {best}", f"chosen: {ours.label}")
+        beside(work, "chosen_over_best", ours.seconds, strategies[best], f"best: {best}", f"chosen: {ours.label}")
     )
     rows = [row | limited(row) for row in rows]
     return [*rows, beside(work, "failed", None, None, name, failed)] if failed else rows

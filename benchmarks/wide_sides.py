@@ -131,7 +131,7 @@ def products(meter: Meter, *, folder: str, images: int, size: int, columns: Sequ
 
     model, batches, _ = loaded(meter, folder, images, size=size)
     for count in columns:
-        operator = product(model, batches, "split", 2**31)
+        operator = product(model, batches, "traced", 2**31)
         block = torch.randn(operator.shape[0], count)
         meter.step("first product", lambda operator=operator, block=block: operator @ block, label=f"{count}")
         meter.step("product", lambda operator=operator, block=block: operator @ block, label=f"{count}")

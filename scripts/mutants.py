@@ -287,10 +287,10 @@ MUTANTS = (
         "jacobian/layers/test_base.py",
     ),
     m(
-        "jacobian/network/spelled.py:attend",
+        "jacobian/network/decompositions.py:attend",
         "q @ k.mT / q.shape[-1] ** 0.5",
         "q @ k.mT / q.shape[-1]",
-        "jacobian/network/test_spelled.py",
+        "jacobian/network/test_decompositions.py",
     ),
     m(
         "jacobian/layers/base.py:Factor.covariance",

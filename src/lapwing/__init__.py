@@ -11,7 +11,7 @@ from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
 from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
-from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
 from lapwing.linear import preconditioners, solvers
 from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows

@@ -24,7 +24,7 @@ from lapwing.comparison.bench import measured
 from lapwing.ct.image import scaled
 from lapwing.ct.observed import Observed, linear_image, only
 from lapwing.ground import probes
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linear.solvers import SGD
 
 REPEATS = 3

@@ -13,24 +13,24 @@ from benchmarks.report import beside
 
 STEPS = (
     Step("peer memory", 1.0, 500.0),
-    Step("prepare", 3.0, 900.0, "split"),
+    Step("prepare", 3.0, 900.0, "traced"),
     Step("memory", 0.5, 1000.0, "800 MiB kept"),
     Step("difference", 0.0, 0.0, "1e-07"),
     Step("gradient", 0.1, 1.0),
     Step("peer", 1.0, 1.0, "batches of 250"),
-    Step("ours", 0.3, 1.0, "split"),
-    Step("layers", 0.05, 1.0, "125 examples"),
-    Step("plain", 0.9, 1.0, "1000 examples"),
+    Step("ours", 0.3, 1.0, "traced"),
+    Step("explicit", 0.05, 1.0, "125 examples"),
+    Step("autodiff", 0.9, 1.0, "1000 examples"),
 )
 
 
 def test_rows_say_what_was_chosen_and_what_would_have_been_best() -> None:
     rows = {row["quantity"]: row for row in report("lenet/1", 1, STEPS)}
-    assert rows["seconds"]["ratio"] == pytest.approx(0.3) and "split" in rows["seconds"]["note"]
+    assert rows["seconds"]["ratio"] == pytest.approx(0.3) and "traced" in rows["seconds"]["note"]
     assert rows["peak_mib"]["ours"] == 1000.0 and rows["peak_mib"]["peer"] == 500.0
     assert (rows["gradients_a_column"]["ours"], rows["gradients_a_column"]["peer"]) == pytest.approx((3.0, 10.0))
-    assert rows["seconds_layers"]["ours"] == pytest.approx(0.4) and "scaled" in rows["seconds_layers"]["note"]
-    assert rows["chosen_over_best"]["ratio"] == 1.0 and rows["chosen_over_best"]["peer_name"] == "best form: split"
+    assert rows["seconds_explicit"]["ours"] == pytest.approx(0.4) and "scaled" in rows["seconds_explicit"]["note"]
+    assert rows["chosen_over_best"]["ratio"] == 1.0 and rows["chosen_over_best"]["peer_name"] == "best: traced"
     assert rows["seconds_to_prepare"]["ours"] == 3.0
 
 
@@ -65,7 +65,7 @@ def test_the_contestants_agree_and_every_step_is_reported(monkeypatch: pytest.Mo
     done = [event for event in events if "seconds" in event]
     assert not [event["failure"] for event in done if event["failure"]]
     names = {event["name"] for event in done}
-    assert {"peer memory", "prepare", "memory", "difference", "gradient", "peer", "ours", "plain"} <= names
+    assert {"peer memory", "prepare", "memory", "difference", "gradient", "peer", "ours", "autodiff"} <= names
     assert float(next(event["label"] for event in done if event["name"] == "difference")) < 1e-4
 
 

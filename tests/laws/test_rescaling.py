@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.priors import GPrior, Prior
 from tests.posterior_cases import labels, normal, seeded
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.invariance import normalised
+from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.linear.tangent import Mode, Tangent
 from lapwing.tuning.evidence import at_mode
 from tests.laws.test_rescaling import EPS, rescaled

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
-from lapwing.jacobian.survey import unwrapped
+from lapwing.ground.errors import ConfigError, DataError, LapwingError, MismatchError
+from lapwing.jacobian.network.unwrapping import unwrapped
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
 X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)
@@ -164,15 +164,14 @@ class TestInterruption:
         recipe = lw.Laplace(lw.Categorical(), structure=STRUCTURES[structure])
         batches = list(zip(X.split(3), Y.split(3), strict=True))
         layer.countdown.left = call
-        with pytest.raises(
-            (error, UnsupportedError)
-        ) as info:  # a few examples that fail where all do not are explained
+        with pytest.raises((error, LapwingError)) as info:  # what fails in a network is explained
             recipe.fit(model, batches)
-        assert error in (type(info.value), type(info.value.__cause__))
+        causes = [info.value, info.value.__cause__, getattr(info.value.__cause__, "__cause__", None)]
+        assert error in map(type, causes)
         assert portrait(model) == before
         posterior = recipe.fit(model, batches)
         layer.countdown.left = 1
-        with pytest.raises(error):
+        with pytest.raises((error, DataError)):
             posterior.predict(NEW)
         assert portrait(model) == before
 
@@ -208,3 +207,9 @@ class TestServing:
                 ask()
         with refused(MismatchError, words):
             posterior.log_marginal()
+
+
+def test_inputs_and_targets_are_given_together() -> None:
+    recipe: Any = lw.Laplace(lw.Categorical())
+    with refused(ConfigError, "Try fit(model, (x, y))"):
+        recipe.fit(mlp(3), X, Y)

@@ -18,7 +18,8 @@ from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Tensors
 from lapwing.ground.files.records import INLINE, inputs_from, inputs_state
-from lapwing.jacobian.layers.capture import Layer, Survey
+from lapwing.jacobian.layers.base import Layer
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, FunctionOperator, Kronecker, LowRank, Structured
 from lapwing.linalg.operators.eigenbasis import decompose_nonzero, decompose_root

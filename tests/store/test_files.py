@@ -333,3 +333,14 @@ def test_a_path_that_is_no_file_is_refused_before_anything_is_solved(tmp_path: P
     with unchecked(), refused(ConfigError, "the path"):
         load(number, case.model)
     assert posterior.found is None
+
+
+def test_a_file_that_is_not_there_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "digits.safetensors").touch()
+    for read in (read_header, load):
+        with refused(ConfigError, f"where there is none. Try '{tmp_path / 'digits.safetensors'}'"):
+            read(tmp_path / "digit.safetensors")
+        with refused(ConfigError, "a directory. Try the path that save(posterior, path) was given"):
+            read(tmp_path)
+        with refused(ConfigError, "where there is none"):
+            read(tmp_path / "folder" / "digits.safetensors")

@@ -17,7 +17,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
 from lapwing.ground.layout import together
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.model import LinearModel
 from lapwing.priors import Prior

@@ -33,7 +33,7 @@ from lapwing.ground.errors import (
 from lapwing.ground.files.atomic import check_directory, file_at
 from lapwing.ground.files.checkpoint import Checkpoint
 from lapwing.ground.progress import Bar, track
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 
 LOOK = 10

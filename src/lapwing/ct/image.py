@@ -23,7 +23,7 @@ from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Gaussian, Likelihood
 from lapwing.linear.gauss_newton import GGNProduct
@@ -139,7 +139,7 @@ class ImagePosterior(Capabilities):
         return cls(observed, known, likelihood, solver, samples, seed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields, with a problem yet to be made; draws are drawn again, from their seed."""
+        """What pickle and ``copy`` take: the fields, with no problem made; draws are drawn again, from their seed."""
         state = {each.name: getattr(self, each.name) for each in fields(self)}
         return state | {"latest_problem": Shared[Problem]()}
 

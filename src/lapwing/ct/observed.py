@@ -259,11 +259,11 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
     likelihood = Gaussian(event_dim=z.ndim - 2, class_dim=1)
     made = Network.of(network)
     filters = tuple(name for name in made.names if made.params[name].ndim > 1)
-    made = replace(made, names=filters or made.names)
+    made = made.with_uncertain(filters or made.names)
     with torch.no_grad():
         blank = torch.zeros_like(made(z))
     model = surveyed(made, likelihood, Data([(z, blank)], like=made.like))
-    return Linearisation(model, form="plain")  # as fast as split here, and recording takes seconds
+    return Linearisation(model, strategy="autodiff")  # as fast as tracing here, which takes seconds
 
 
 def only(image: LinearModel, columns: int) -> Chunk:

@@ -17,7 +17,7 @@ from lapwing.ct.variation import undiffed
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, check_positive, warn
 from lapwing.ground.progress import Bar
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linalg import Diagonal
 from lapwing.linear.model import Chunk
 from lapwing.linear.preconditioners.base import GivenCurvature

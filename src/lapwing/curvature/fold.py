@@ -18,7 +18,8 @@ from lapwing.ground.data.inputs import check_inputs, chunks, tensors
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import all_of
 from lapwing.ground.errors import DataError, DataWarning, warn
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.model import Model
 
 
 @final

@@ -20,9 +20,10 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.contractions import low_rank, multiples_of, whitened_rows
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.progress import Bar
+from lapwing.jacobian.forward_pass import Pass, Workspace
 from lapwing.jacobian.layers.base import Explicit, Factor, jacobian_rows, row_products
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.model import Model, Pass, Room
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
 
@@ -65,7 +66,7 @@ class Propagation:
             contractions of the structure; memory ``BUDGET`` beyond the result.
         """
         found: list[list[Tensor]] = []
-        room: Room = {}
+        room: Workspace = {}
         cheaper = "" if self.model.survey.head else CHEAPER
         with Bar("covariances of outputs", unit="positions", cheaper=cheaper) as bar:
             for part in self.passes(inputs):
@@ -82,7 +83,7 @@ class Propagation:
         return mean, covariances
 
     def _of_outputs(
-        self, part: Pass, places: Int[Tensor, " p"] | None, room: Room, bar: Bar
+        self, part: Pass, places: Int[Tensor, " p"] | None, room: Workspace, bar: Bar
     ) -> list[Float[Tensor, "n t c c"]]:
         """``J Λ⁻¹ Jᵀ`` at each position, whose outputs are pulled back one after the other."""
         each: list[list[Tensor]] = []
@@ -159,7 +160,7 @@ class Propagation:
             found[names] = LayerPrecision.of(blocks, like)
         return found
 
-    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> list[Factor]:
+    def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Workspace | None = None) -> list[Factor]:
         """The factors of a chunk; in float64 where the precision is and has no layers, whose bases are cast."""
         return [self._precise(factor) for factor in part.factors(cotangents, room)]
 

@@ -12,9 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, take
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
-from lapwing.jacobian.model import BUDGET, Model, Pass
-from lapwing.jacobian.products.plain import Columnwise
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.products.autodiff import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 

@@ -15,7 +15,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.linearisation import BatchJacobian
+from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 

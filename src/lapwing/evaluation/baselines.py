@@ -16,9 +16,10 @@ from lapwing.ground.data.inputs import InputsLike, as_inputs, place
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, UnsupportedError, warn
 from lapwing.ground.progress import working
-from lapwing.jacobian.network.network import call, like_of, serving
+from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output, check_output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.serving import call, serving
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.metrics.elements import labelled
 from lapwing.predictive import Moments, Predictive

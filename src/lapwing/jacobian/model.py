@@ -1,35 +1,21 @@
-"""What is passed together: a trained network, its layers, its likelihood, the data; and its forward pass, pulled back.
-
-One backward pass a cotangent gives the factors of every layer; J is never built.
-"""
+"""What is passed together: a trained network, what is known of its layers, its likelihood, and the data."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TypeAlias, cast, final
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data.inputs import Inputs, count, ordinary
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data
-from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import UnsupportedError
-from lapwing.ground.layout import Params
-from lapwing.ground.progress import track
-from lapwing.jacobian.layers.autodiff import autodiff_rows
-from lapwing.jacobian.layers.base import Call, Explicit, Factor
-from lapwing.jacobian.layers.capture import Survey, captured, kind_of, leaves
-from lapwing.jacobian.layers.linear import OuterProducts
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-
-Room: TypeAlias = dict[int, Tensor]
-"""Where the gradients of each use of a layer are written, in place of those of an earlier chunk."""
 
 BUDGET = 2**27
 """Bytes the layer factors of one chunk of training data may take (128 MiB)."""
@@ -71,6 +57,12 @@ class Model:
         return self.source
 
     @property
+    def event(self) -> torch.Size:
+        """Shape of the canonical outputs of one example."""
+        returned = torch.empty(1, *self.survey.output, device="meta")
+        return self.likelihood.canonical(returned).shape[1:]
+
+    @property
     def width(self) -> int:
         """Outputs of one example, over all positions of an event."""
         return self.survey.output.numel()
@@ -79,11 +71,6 @@ class Model:
     def many(self) -> bool:
         """Whether one layer makes the outputs, and makes more than ``MANY``."""
         return self.survey.head and self.event[-1] > MANY
-
-    @property
-    def event(self) -> torch.Size:
-        """Shape of the canonical outputs of one example."""
-        return self.likelihood.canonical(torch.empty(1, *self.survey.output, device="meta")).shape[1:]
 
     def chunk(self, cotangents: int, budget: int, extra: int = 0, roots: int = 0) -> int:
         """Examples whose factors fit the byte budget; see ``Survey.bytes``."""
@@ -96,144 +83,4 @@ class Model:
 
     def forward(self, inputs: Inputs) -> Pass:
         """The forward pass of a chunk of examples, ready to be pulled back."""
-        return Pass(self.network, self.survey, inputs, self.likelihood)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """The forward pass of a chunk of examples, ready to be pulled back.
-
-    Args:
-        network: The network.
-        survey: What is known of its layers.
-        inputs: A chunk of n examples.
-        likelihood: Says where the outputs' axes are; ``None`` takes them as the network returns them.
-    """
-
-    network: Network
-    survey: Survey
-    inputs: Inputs
-    likelihood: Likelihood | None = None
-
-    @cached_property
-    def _leaves(self) -> Params:
-        return leaves(self.network)
-
-    @cached_property
-    def watched(self) -> tuple[Tensor, list[Call]]:
-        """What the network returned, with its graph, and the uses of uncertain layers, in order."""
-        return captured(self.network, self.inputs, self._leaves)
-
-    def knowing(self, survey: Survey, likelihood: Likelihood | None = None) -> Pass:
-        """The same pass of a network of which more is known; nothing is computed again."""
-        changed = replace(self, survey=survey, likelihood=likelihood)
-        vars(changed).update(_leaves=self._leaves, watched=self.watched)
-        return changed
-
-    @property
-    def outputs(self) -> Tensor:
-        """Canonical outputs, ``[n, *event, c]``."""
-        outputs = self.watched[0].detach()
-        return outputs if self.likelihood is None else self.likelihood.canonical(outputs)
-
-    @cached_property
-    def head(self) -> OuterProducts:
-        """The layer that makes the outputs, by its inputs alone: ``J = I ⊗ aᵀ`` at each position. Its g is not one."""
-        (layer,), (outputs, calls) = self.survey.layers, self.watched
-        (call,) = [call for call in calls if layer.owns(call)]
-        nothing = outputs.new_zeros(()).expand(call.shape[0], 1, *call.shape[1:])
-        return cast(OuterProducts, kind_of(layer).of(layer, [call], [nothing], count(self.inputs)))
-
-    def factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
-        """The factors of every uncertain parameter, layer by layer.
-
-        Args:
-            cotangents: Directions to pull back, each of the shape of the canonical outputs.
-            room: Of earlier factors that are not needed any more: memory that went back to the system costs as much to
-                get again as to fill.
-
-        Yields:
-            One factor a layer, then one for each parameter without layer factors.
-
-        Raises:
-            UnsupportedError: If a layer has no part in the outputs of this chunk.
-
-        Cost:
-            k backward passes through the activations.
-        """
-        yield from self.layer_factors(cotangents, room)
-        survey = self.survey
-        if survey.without_factors:
-            returned = self._cotangents_returned(cotangents)
-            for name, rows in autodiff_rows(
-                self.network, survey.without_factors, self.inputs, returned, survey.way
-            ).items():
-                yield Explicit(name, None, rows)
-
-    def layer_factors(self, cotangents: Float[Tensor, "k n ..."], room: Room | None = None) -> Iterator[Factor]:
-        """The factors of the layers alone; without room, what one is made from is not held until the next."""
-        outputs, calls = self.watched
-        n = count(self.inputs)
-        uses = [(layer, call) for layer in self.survey.layers for call in calls if layer.owns(call)]
-        held: list[Tensor] = []
-        pulled_back = self._cotangents_returned(cotangents) if uses else cotangents[:0]
-        for k, cotangent in enumerate(track(pulled_back, "backward passes", unit="outputs")):
-            edges = [call.edge for _, call in uses]
-            pulled = torch.autograd.grad(along(outputs, cotangent), edges, retain_graph=True, allow_unused=True)
-            for i, ((layer, call), g) in enumerate(zip(uses, pulled, strict=True)):
-                part = kind_of(layer).kept(layer, call, outputs.new_zeros(call.shape) if g is None else g, n)
-                if len(cotangents) == 1:
-                    held.append(part.unsqueeze(1))
-                    continue
-                if k == 0:
-                    shape = (part.shape[0], len(cotangents), *part.shape[1:])
-                    empty = part.new_empty(0)
-                    held.append((empty if room is None else room.setdefault(i, empty)).resize_(shape))
-                held[i][:, k] = part
-        for layer in self.survey.layers:
-            own = [call for owner, call in uses if owner is layer]
-            if not own:
-                raise UnsupportedError(
-                    f"a network that uses {', '.join(layer.names)} in every batch",
-                    "a batch that went another way",
-                    "weights=Names(...) or requires_grad_(False) to leave that layer out",
-                )
-            yield kind_of(layer).of(layer, own, [held.pop(0) for _ in own], n)
-
-    def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
-        """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
-        values = list(self._leaves.values())
-        target = along(self.watched[0], self._cotangents_returned(cotangent[None])[0])
-        grads = torch.autograd.grad(target, values, retain_graph=True, allow_unused=True, materialize_grads=True)
-        return self.network.joined(((name,), grad.flatten()) for name, grad in zip(self._leaves, grads, strict=True))
-
-    def _cotangents_returned(self, cotangents: Tensor) -> Tensor:
-        """Cotangents of what the network returned."""
-        return cotangents if self.likelihood is None else self.likelihood.returned(cotangents)
-
-
-def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:
-    """``⟨u, f⟩``, whose gradient is ``Jᵀ u``: autograd given u itself first imports sympy, which takes a second."""
-    with torch.inference_mode(False), torch.enable_grad():
-        return (outputs * ordinary(cotangent).to(outputs)).sum()
-
-
-@contextmanager
-def undisturbed() -> Generator[None]:
-    """Neither inference mode, in which nothing is differentiated, nor autocast, which rounds, nor a default device.
-
-    Also a decorator. The user's network and loader have the default device of the user.
-
-    Example:
-        >>> with torch.inference_mode(), torch.autocast("cpu"), undisturbed():
-        ...     torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-        (False, False)
-    """
-    with (
-        torch.inference_mode(False),
-        torch.autocast("cpu", enabled=False),
-        torch.autocast("cuda", enabled=False),
-        default_device_aside(),
-    ):
-        yield
+        return Pass.of(self.network, self.survey, inputs, self.likelihood)

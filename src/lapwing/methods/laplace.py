@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import torch
 from torch import nn
@@ -14,13 +15,14 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.kinds import GGN, Curvature
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import check_alike
-from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.errors import ConfigError, check_kind, describe
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
-from lapwing.jacobian.network.network import digest_of
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import opened, surveyed
+from lapwing.jacobian.network.snapshot import digest_of
+from lapwing.jacobian.network.unwrapping import opened
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import MatrixFreePosterior, Posterior, SampledPosterior
 from lapwing.priors import Isotropic, Prior
@@ -28,6 +30,8 @@ from lapwing.structures import Auto, FitTask, Structure
 from lapwing.structures.weights import All, Selection
 
 R = TypeVar("R")
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ALIKE = "the same choices in each; torch.distributed.broadcast of what was computed in one"
 """What to try where recipes differ."""
@@ -56,6 +60,22 @@ def by_name(cls: type[R]) -> type[R]:
 
     cls.__init__ = checked
     return cls
+
+
+def one_source(fit: F) -> F:
+    """A fit that answers inputs and targets given apart, as scikit-learn takes them, in a sentence."""
+
+    @functools.wraps(fit)
+    def checked(self: object, model: nn.Module, data: Source, *others: object, **options: Any) -> Any:
+        if others:
+            raise ConfigError(
+                "the network and then the training data as one argument, a loader or a pair (x, y)",
+                f"{1 + len(others)} of them, {', '.join(describe(each) for each in (data, *others))}",
+                "fit(model, (x, y))",
+            )
+        return fit(self, model, data, **options)
+
+    return cast("F", checked)
 
 
 @final
@@ -96,6 +116,7 @@ class Laplace:
         check_kind("weights=", self.weights, (Selection,), "All() or LastLayer()")
         check_kind("curvature=", self.curvature, (Curvature,), "GGN()")
 
+    @one_source
     def fit(
         self,
         model: nn.Module,
@@ -123,9 +144,9 @@ class Laplace:
             ``MatrixFreePosterior``, from ``Sampled`` a ``SampledPosterior``, from ``Nystrom`` a ``NystromPosterior``.
 
         Raises:
-            ConfigError: If no weight is left to be uncertain.
-            DataError: If the data are empty, not finite, change between two passes, or do not fit the likelihood; if
-                another process has another recipe or network.
+            ConfigError: If no weight is left to be uncertain; if inputs and targets are given apart.
+            DataError: If the data are empty, not finite, change between two passes, or do not fit the network or the
+                likelihood; if another process has another recipe or network.
             ShapeError: If outputs or targets have the wrong shape, or the prior has too few or many precisions.
             TooLargeError: If the structure would not fit in memory.
             UnsupportedError: If the network is random in eval mode, or its outputs depend on other examples.

@@ -25,7 +25,8 @@ from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.model import BUDGET, Model, undisturbed
+from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood

@@ -19,7 +19,7 @@ from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate, Solution, joined
 from lapwing.jacobian.layers.base import jacobian_rows
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linear.solvers import Root

@@ -12,7 +12,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.moments import Draws, Outputs

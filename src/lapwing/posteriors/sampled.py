@@ -20,7 +20,8 @@ from lapwing.ground.files.records import UNRECORDED, Records
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.shared import Shared
-from lapwing.jacobian.model import MANY, undisturbed
+from lapwing.jacobian.model import MANY
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.perturbation import NOISE, Perturbation

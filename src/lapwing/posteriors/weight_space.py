@@ -23,7 +23,7 @@ from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, Records
 from lapwing.ground.progress import Bar, working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured

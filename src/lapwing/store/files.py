@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from pathlib import Path
 from typing import Protocol, overload, runtime_checkable
 
 import torch
@@ -13,14 +15,14 @@ from torch import nn
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.distributed import once, several
-from lapwing.ground.errors import DataError, MismatchError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, MismatchError, check_kind
 from lapwing.ground.files.archive import Archive, Json, Tensors
 from lapwing.ground.files.atomic import check_directory, file_at
 from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.store.binding import bound, network_state
 from lapwing.store.families import POSTERIORS, records
 from lapwing.store.processes import KINDS as PROCESSES
@@ -75,8 +77,8 @@ def read_header(path: str | PathLike[str]) -> Json:
         any. Long vectors are references ``{"tensor": name}``.
 
     Raises:
+        ConfigError: If there is no such file.
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing.
-        FileNotFoundError: If there is none.
 
     Example:
         >>> import tempfile, torch, lapwing as lw
@@ -88,7 +90,7 @@ def read_header(path: str | PathLike[str]) -> Json:
         >>> header["posterior"], header["prior"], header["totals"]["examples"]
         ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0}, 20)
     """
-    return POSTERIOR.header(path)
+    return POSTERIOR.header(there(path))
 
 
 @default_device_aside()
@@ -201,9 +203,9 @@ def load(
         device: Where to put a Gaussian process.
 
     Raises:
+        ConfigError: If there is no such file.
         DataError: If the file is damaged, not lapwing's, or of a schema newer than this lapwing; if the data are not
             those the posterior was fitted to; if this torch draws other random features than the one that wrote it.
-        FileNotFoundError: If there is none.
         MismatchError: If the network has other parameters, by name, shape or dtype, or other weights, by fingerprint;
             if there is a network and none is needed, or none and one is; if the output is another, or is taken by a
             function and there is none.
@@ -213,8 +215,9 @@ def load(
         of ``KFAC`` are computed again when first asked for.
     """
     with working("load", progress):
-        header = POSTERIOR.header(path)
-        tensors = POSTERIOR.tensors(file_at(path), header)
+        file = there(path)
+        header = POSTERIOR.header(file)
+        tensors = POSTERIOR.tensors(file, header)
         kind = str(header.get("posterior"))
         if kind in PROCESSES:
             if model is not None:
@@ -238,3 +241,19 @@ def installed() -> str:
         return version("lapwing")
     except PackageNotFoundError:
         return "0.0.0"
+
+
+def there(path: str | PathLike[str]) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        ConfigError: If there is none; naming the one beside it whose name is closest.
+    """
+    file = file_at(path)
+    if file.is_file():
+        return file
+    came = "a directory" if file.is_dir() else "where there is none"
+    beside = {each.stem: each for each in file.parent.glob("*") if each.is_file()}
+    close = difflib.get_close_matches(file.stem, beside, 1)
+    cure = f"'{beside[close[0]]}'" if close else "the path that save(posterior, path) was given"
+    raise ConfigError("a file that lapwing.save wrote", f"'{file}', {came}", cure)

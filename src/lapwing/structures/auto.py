@@ -11,7 +11,7 @@ import torch
 
 from lapwing.curvature.kinds import GGN, Hessian, MCFisher
 from lapwing.ground.data.inputs import count
-from lapwing.jacobian.products.forms import multiplications
+from lapwing.jacobian.products.strategy import multiplications
 from lapwing.posteriors import Posterior
 from lapwing.priors import DiagonalPrior, GPrior
 from lapwing.structures.base import DRAWS, EXACT, FitTask, Structure

@@ -19,10 +19,11 @@ from lapwing.curvature.kinds import GGN
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
+from lapwing.jacobian.checks import examples_apart
 from lapwing.jacobian.layers.capture import MOVES, captured, history, leaves, origin
 from lapwing.jacobian.network.network import Network, differentiable
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import examples_apart, probe, surveyed
+from lapwing.jacobian.survey import probe, surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 

@@ -11,7 +11,7 @@ from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import check_kind
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.posteriors import Posterior
 from lapwing.tuning.elbo import ELBO

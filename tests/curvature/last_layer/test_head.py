@@ -17,7 +17,8 @@ from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, EmpiricalFisher
 from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.ground.data.sources import Data
-from lapwing.jacobian.model import Model, Pass
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import base

@@ -12,6 +12,7 @@ import lapwing as lw
 from lapwing.evaluation.baselines import Map
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose, diagnose_samples
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
+from lapwing.ground.shared import Shared
 from lapwing.linalg import Dense, Diagonal
 from tests.checker import unchecked
 from tests.posterior_cases import problem
@@ -219,5 +220,8 @@ def test_a_posterior_made_of_draws_is_tested_on_those_it_has(generator: torch.Ge
     assert isinstance(posterior, lw.SampledPosterior)
     found = diagnose(posterior, generator=generator)
     assert len(found.distances) == 40 and found.passed
-    wrong = replace(posterior, found=replace(posterior.solution, value=1.3 * posterior.draws))
+    wrong = replace(
+        posterior,
+        solved=Shared(replace(posterior.solution, value=1.3 * posterior.draws), posterior.perturbation),
+    )
     assert not diagnose(wrong, 30, generator=generator).passed

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import grad, jvp
 
 from lapwing.ground.errors import ConfigError, DataError, MismatchError
-from lapwing.jacobian.network.network import Network, serving
-from lapwing.jacobian.network.spelled import twice_differentiable
+from lapwing.jacobian.network.decompositions import twice_differentiable
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.serving import serving
 from tests.cases import CASES, build
 from tests.curvature.naive import call, known
 from tests.curvature.unchanged import unchanged

@@ -15,11 +15,9 @@ import lapwing as lw
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products import hessian
-from lapwing.jacobian.products.forms import Form
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation
-from lapwing.jacobian.survey import find_layers
+from lapwing.jacobian.products.strategy import Strategy
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import GGNProduct
 from tests.curvature import naive
@@ -61,18 +59,18 @@ class Read(list[tuple[Inputs, Tensor]]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("form", [None, "plain"])
+@pytest.mark.parametrize("strategy", ["traced", "autodiff"])
 @pytest.mark.parametrize("name", TWICE)
 @pytest.mark.no_cover
-def test_products_with_the_hessian(name: str, form: Form | None) -> None:
+def test_products_with_the_hessian(name: str, strategy: Strategy) -> None:
     case = known(name)
     data = Read([(case.case.inputs, case.case.targets)])
-    operator = hessian_product(replace(case.model, source=Data(data, like=case.network.like)), form)
+    operator = hessian_product(replace(case.model, source=Data(data, like=case.network.like)), strategy)
     with unchanged(case.case.model):
         dense, adjoint = operator.dense(), operator.T.dense()
     torch.testing.assert_close(dense, exact_hessian(name), rtol=1e-5, atol=1e-6)
     assert torch.equal(adjoint, dense) and operator.dtype == torch.float64
-    assert data.readings == (1 if form is None else 2), "what was recorded is kept"
+    assert data.readings == (1 if strategy == "traced" else 2), "what was recorded is kept"
 
 
 def test_products_are_sums_over_batches() -> None:
@@ -113,7 +111,7 @@ def test_rows_without_a_gradient_have_no_curvature() -> None:
     assert not hessian[:2].any() and hessian[2:6].any()
 
 
-def test_columns_and_examples_are_cut_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_and_examples_are_cut_to_the_budget() -> None:
     """A branch on the numbers cannot be recorded: every column goes through the network again."""
 
     class Branching(nn.Module):
@@ -130,16 +128,14 @@ def test_columns_and_examples_are_cut_to_the_budget(monkeypatch: pytest.MonkeyPa
     examples = list[int]()
     model, x = Branching().double(), torch.randn(12, 2, dtype=torch.float64)
     y = model(x).argmax(-1).detach()
-    laplace = lw.Laplace(lw.Categorical(), curvature=lw.Hessian(50.0), structure=lw.Full(view="weights"))
-    whole = laplace.fit(model, (x, y)).predict(x).logits.variance
-    network = Network.of(model)
-    example, columns = 8 * sum(find_layers(network, x).floats), network.size
+    given = naive.surveyed(Network.of(model), lw.Categorical(), x, y)
+    whole = hessian_product(given).dense()
+    example = 8 * sum(given.survey.floats)
     for room in (5, 24):
-        monkeypatch.setattr(hessian, "BUDGET", room * example, raising=False)
         examples.clear()
-        found = laplace.fit(model, (x, y))
+        found = hessian_product(given, budget=room * example).dense()
         attempt, *mapped = [n for n in examples if n > 3]  # at recording, then columns
         size = max(mapped)
         assert attempt == size <= room
-        assert len(mapped) == 12 // size * -(-columns // (room // size))
-        torch.testing.assert_close(found.predict(x).logits.variance, whole)
+        assert len(mapped) == 12 // size * -(-given.network.size // (room // size))
+        torch.testing.assert_close(found, whole)

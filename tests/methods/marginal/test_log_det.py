@@ -7,8 +7,8 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, TooLargeError
-from lapwing.jacobian.network.differentiable import LiveBatch, live
 from lapwing.methods.marginal import Gram, MarginalLikelihood, MiniBatch, StochasticLanczos
+from lapwing.methods.marginal.live_batch import LiveBatch, live
 from lapwing.methods.marginal.log_det import inner_operator
 from tests.methods.marginal.setting import PRIORS, SIZE, case, dense, gradients, marginal_of
 from tests.posterior_cases import mlp, normal, refused

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.ground.data.inputs import chunks, tensors
+from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.model import BUDGET, Model, Pass
+from lapwing.jacobian.model import BUDGET, Model
 
 LOOKED_AT = 8
 """Examples in which the inputs of a network are looked for among those of its last layer."""

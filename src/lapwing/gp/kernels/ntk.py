@@ -18,10 +18,12 @@ from lapwing.ground.data.inputs import chunks
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ShapeError
 from lapwing.jacobian.layers.base import jacobian_rows
-from lapwing.jacobian.model import BUDGET, undisturbed
+from lapwing.jacobian.model import BUDGET
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import surveyed, unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.priors import Isotropic
 from lapwing.structures.weights import All, Selection

@@ -17,8 +17,8 @@ from torch.func import vjp, vmap
 from lapwing.ground.data.inputs import Inputs, count, over_tensors, take, tensors
 from lapwing.ground.errors import reason_of
 from lapwing.ground.layout import Params
+from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.spelled import twice_differentiable
 
 logger = logging.getLogger(__name__)
 

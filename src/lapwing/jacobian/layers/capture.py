@@ -26,8 +26,8 @@ from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
+from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.network.spelled import SPELLED, attend
 
 MOVES = (
     *("View", "UnsafeView", "ReshapeAlias", "Permute", "Transpose", "T", "Squeeze", "Unsqueeze", "Slice", "Select"),
@@ -71,10 +71,10 @@ class Capture(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        spelled = attend if func is F.multi_head_attention_forward else SPELLED.get(func)
-        if spelled is not None:
+        decomposed = attend if func is F.multi_head_attention_forward else DECOMPOSITIONS.get(func)
+        if decomposed is not None:
             with self:
-                return spelled(*args, **kwargs)
+                return decomposed(*args, **kwargs)
         output = func(*args, **kwargs)
         if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
             bound = SIGNATURES[func].bind(*args, **kwargs)

@@ -6,46 +6,24 @@ The module is in eval mode, alone while it is called, and known to be unchanged 
 from __future__ import annotations
 
 import hashlib
-import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from itertools import chain
+from collections.abc import Iterable
+from functools import cached_property
 from typing import final
-from zlib import crc32
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
-from torch.autograd.graph import disable_saved_tensors_hooks
-from torch.func import functional_call
 
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Inputs, bits, ordinary, over_tensors
-from lapwing.ground.data.sources import UNPACK
-from lapwing.ground.device import users_default_device
-from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError, describe
+from lapwing.ground.errors import ConfigError, MismatchError
 from lapwing.ground.layout import Layout, Params, together
-from lapwing.jacobian.network.checkpoints import without_checkpoints
-from lapwing.jacobian.network.output import Output, check_output, output_of
+from lapwing.jacobian.network.output import Output, check_output
+from lapwing.jacobian.network.serving import ALONE, call, serving
 from lapwing.jacobian.network.snapshot import Snapshot
-
-ALONE = threading.RLock()
-"""Held while a module is called or looked at, or columns are pushed forward: `functional_call` exchanges the module's
-tensors meanwhile, and `jvp` and `sdpa_kernel` count and choose for the whole process, so that threads take turns."""
-
-RECOMPUTED = (
-    "Expected a network in eval mode, or one that keeps what its backward pass needs. Got one in training mode that "
-    "computes or fetches it again, by torch.autograd.graph.saved_tensors_hooks. Try model.eval() before the fit."
-)
-"""What is said of a network whose derivatives would be those of another function."""
 
 
 @final
-@dataclass(frozen=True, eq=False)
 class Network:
     """A module read as ``f(weights, inputs)``, in eval mode, its buffers frozen, the module itself never written to.
 
@@ -55,7 +33,7 @@ class Network:
             is used; by another than the first of its names it is meant where it has that name alone.
         index: Positions of the uncertain weights within those parameters' flat vector; ``None`` means all of them.
         output: Which part of what the module returns is its output; see ``output_of``.
-        noted: What was said of it in the log, once.
+        params: Values of the uncertain parameters in place of the module's own, such as tensors with a graph.
 
     Raises:
         ConfigError: If nothing is left to be uncertain.
@@ -67,35 +45,37 @@ class Network:
         (3, torch.Size([4, 1]))
     """
 
-    module: nn.Module
-    names: tuple[str, ...]
-    index: Tensor | None = None
-    output: Output = None
-    params: Params = field(init=False, repr=False)
-    fixed: Params = field(init=False, repr=False)
-    buffers: Params = field(init=False, repr=False)
-    snapshot: Snapshot = field(init=False, repr=False)
-    noted: set[str] = field(default_factory=set[str], init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_output(self.output)
+    def __init__(
+        self,
+        module: nn.Module,
+        names: tuple[str, ...],
+        index: Tensor | None = None,
+        output: Output = None,
+        params: Params | None = None,
+    ) -> None:
+        check_output(output)
         with ALONE, torch.inference_mode(False):
-            known = dict(self.module.named_parameters(remove_duplicate=self.tied))
-            if not self.names or (self.index is not None and not len(self.index)):
+            tied = set(names) <= dict(module.named_parameters()).keys()
+            known = dict(module.named_parameters(remove_duplicate=tied))
+            if not names or (index is not None and not len(index)):
                 raise ConfigError("at least one uncertain weight", "none", "All() or a wider selection")
             for name, value in known.items():
                 check_finite(value, f"weights in {name!r}", "the checkpoint before that")
-            vars(self).update(
-                params={name: ordinary(known[name].detach()) for name in self.names},
-                fixed={name: ordinary(value.detach()) for name, value in known.items() if name not in self.names},
-                buffers={name: value.detach().clone() for name, value in self.module.named_buffers()},
-                snapshot=Snapshot(self.module),
-            )
-
-    @cached_property
-    def tied(self) -> bool:
-        """Whether tied weights stay so: all go by the first of their names."""
-        return set(self.names) <= dict(self.module.named_parameters()).keys()
+            trained = {name: ordinary(value.detach()) for name, value in known.items()}
+            self.module = module
+            self.names = names
+            self.index = index
+            self.output: Output = output
+            self.tied = tied
+            """Whether tied weights stay so: all go by the first of their names."""
+            self.params: Params = {name: trained[name] for name in names} if params is None else params
+            """Values of the parameters that hold uncertain weights, by name."""
+            self.fixed: Params = {name: value for name, value in trained.items() if name not in names}
+            """Values of all other parameters."""
+            self.buffers: Params = {name: value.detach().clone() for name, value in module.named_buffers()}
+            self.snapshot = Snapshot(module)
+            self.noted = set[str]()
+            """What was said of it in the log, once."""
 
     @classmethod
     def of(cls, module: nn.Module, output: Output = None) -> Network:
@@ -109,15 +89,14 @@ class Network:
             ConfigError: If no parameter requires a gradient.
         """
         with ALONE:
-            there = [(name, value.requires_grad) for name, value in module.named_parameters() if value.numel()]
-        if not (names := tuple(name for name, learnt in there if learnt)):
-            raise ConfigError(
-                "a network with at least one parameter that requires a gradient",
-                "a frozen network" if there else "a network without parameters",
-                "weights=LastLayer(), or requires_grad_(True) on what should be uncertain"
-                if there
-                else "the module that holds the trained weights",
-            )
+            requires_grad = {name: value.requires_grad for name, value in module.named_parameters() if value.numel()}
+        names = tuple(name for name, required in requires_grad.items() if required)
+        expected = "a network with at least one parameter that requires a gradient"
+        if not requires_grad:
+            raise ConfigError(expected, "a network without parameters", "the module that holds the trained weights")
+        if not names:
+            cure = "weights=LastLayer(), or requires_grad_(True) on what should be uncertain"
+            raise ConfigError(expected, "a frozen network", cure)
         return cls(module, names, output=output)
 
     def with_uncertain(self, names: tuple[str, ...], index: Tensor | None = None) -> Network:
@@ -145,10 +124,11 @@ class Network:
         """Names of the parameters and how many of their weights are uncertain, in the order of the flat vector."""
         if self.index is None:
             return self.layout
-        kept = torch.zeros(self.layout.size, dtype=torch.bool)
-        kept[self.index.cpu()] = True
-        sizes = [(name, int(kept[place].sum())) for name, place in self.layout.slices.items()]
-        return Layout(tuple(name for name, size in sizes if size), tuple((size,) for _, size in sizes if size))
+        uncertain = torch.zeros(self.layout.size, dtype=torch.bool)
+        uncertain[self.index.cpu()] = True
+        counts = {name: int(uncertain[place].sum()) for name, place in self.layout.slices.items()}
+        names = tuple(name for name, size in counts.items() if size)
+        return Layout(names, tuple((counts[name],) for name in names))
 
     @property
     def size(self) -> int:
@@ -260,67 +240,3 @@ def like_of(module: nn.Module) -> Tensor | None:
 def differentiable(value: Tensor) -> bool:
     """Whether its type is one that has derivatives."""
     return value.is_floating_point() or value.is_complex()
-
-
-def digest_of(module: nn.Module) -> int:
-    """A checksum of the bits of a module's tensors."""
-    with ALONE:
-        held = chain(module.parameters(), module.buffers())
-        return reduce(lambda digest, value: crc32(bits(value), digest), held, 0)
-
-
-def call(module: nn.Module, tensors: Params, inputs: Inputs, *, tied: bool = True, output: Output = None) -> Tensor:
-    """Raw outputs of a module that computes with these parameters and buffers in place of its own, tied weights tied.
-
-    An error of the module stays its own, with a note on what it was given.
-
-    Args:
-        module: The module.
-        tensors: Parameters and buffers by name; those that are missing are its own.
-        inputs: What it is called with.
-        tied: Whether tied weights stay so.
-        output: Which part of what it returns is its output.
-
-    Raises:
-        UnsupportedError: If it is a TorchScript module, whose tensors cannot be replaced.
-    """
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UnsupportedError("an nn.Module", "a TorchScript module", "the nn.Module that it was made from")
-    args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (inputs, {})
-    try:
-        with users_default_device():
-            result = functional_call(module, tensors, args, kwargs, tie_weights=tied)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:
-        came = f"lapwing called the network with {describe(inputs)}, some examples of the data"
-        error.add_note(f"{came}. Try model(x) on a batch, or {UNPACK}")
-        raise
-    return output_of(result, output)
-
-
-@contextmanager
-def serving(module: nn.Module) -> Generator[None]:
-    """The module in eval mode, uncompiled, without the autocast of ``accelerate``, checkpoints and backward hooks.
-
-    Derivatives are in the type of its weights. Modes, hooks and all that a forward pass assigns are restored, always.
-    """
-    with (
-        ALONE,  # first, for the compiler's stance changes as soon as it is made
-        torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext(),
-        without_checkpoints(),
-        disable_saved_tensors_hooks(RECOMPUTED) if any(part.training for part in module.modules()) else nullcontext(),
-    ):
-        before = [(part, part.training, dict(vars(part))) for part in module.modules()]
-        try:
-            for part, training, attributes in before:
-                if training:
-                    part.training = False
-                plain = {"forward": attributes["_original_forward"]} if "_original_forward" in attributes else {}
-                vars(part).update(plain, _backward_hooks=OrderedDict(), _backward_pre_hooks=OrderedDict())
-            yield
-        finally:
-            for part, training, attributes in before:
-                for name in vars(part).keys() - attributes.keys():
-                    del vars(part)[name]
-                vars(part).update(attributes)
-                if part.training != training:
-                    part.training = training

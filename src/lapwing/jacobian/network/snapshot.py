@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import bits
 from lapwing.ground.files.records import checksum
+from lapwing.jacobian.network.serving import ALONE
 
 Mark: TypeAlias = tuple[int, torch.Size, tuple[int, ...], torch.dtype, torch.device]
 """Where a tensor lies in memory, and how."""
@@ -128,3 +129,12 @@ def checksum_of_all(values: Sequence[Tensor]) -> int:
     for group in alike.values():
         total = crc32(bits(torch.cat(group)), total)
     return total
+
+
+def digest_of(module: nn.Module) -> int:
+    """A checksum of the bits of a module's tensors."""
+    digest = 0
+    with ALONE:
+        for value in chain(module.parameters(), module.buffers()):
+            digest = crc32(bits(value), digest)
+    return digest

@@ -15,11 +15,12 @@ from torch.func import grad, jvp, vjp
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.layout import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.network.spelled import twice_differentiable
-from lapwing.jacobian.products.forms import Form, Store
-from lapwing.jacobian.products.plain import Reverse, derivative, forward_mode
-from lapwing.jacobian.products.recording import Recording, Traced
-from lapwing.jacobian.products.split import Tensors
+from lapwing.jacobian.network.decompositions import twice_differentiable
+from lapwing.jacobian.products.autodiff import Reverse, derivative, forward_mode
+from lapwing.jacobian.products.cache import Cache
+from lapwing.jacobian.products.strategy import Strategy
+from lapwing.jacobian.products.tracing.split import Groups
+from lapwing.jacobian.products.tracing.tracer import Arguments, Tracer
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import FunctionOperator
 
@@ -28,12 +29,11 @@ logger = logging.getLogger(__name__)
 PLAIN = "cannot differentiate forward (%s): differentiating the gradient for every column"
 """What is said once a network, whose gradient is not differentiated forward again."""
 
-
 Product: TypeAlias = Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
 """From a block of columns to a chunk's part of the product."""
 
 
-def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
+def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int = BUDGET) -> FunctionOperator:
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
     It is symmetric, and indefinite away from a minimum: not a precision by itself. Recorded and split as in
@@ -41,7 +41,8 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
-        form: ``"plain"`` to differentiate for every column; ``None`` records where possible.
+        strategy: ``"autodiff"`` to differentiate for every column; ``"traced"`` records where possible.
+        budget: Bytes that the examples and columns in work together may take.
 
     Raises:
         UnsupportedError: If an operation of the network has neither a forward mode nor a second gradient.
@@ -50,48 +51,54 @@ def hessian_product(model: Model, form: Form | None = None) -> FunctionOperator:
         A forward-over-reverse pass a column: about two gradients, less by what is kept; where an operation has no
         forward mode, a gradient of the gradient.
     """
-    network, store = model.network, Store[Product]()
-    room = max(1, BUDGET // model.survey.bytes(1, network.like.itemsize))
-    plain = partial(pearlmutter, model, room)
-    recipe = second_derivative_by_adjoints if network.padded else second_derivative
-    prepare = plain if form == "plain" else partial(recorded, Recording(model, (recipe,)), plain)
+    network = model.network
+    cache = Cache[Product]()
+    examples = max(1, budget // model.survey.bytes(1, network.like.itemsize))
+    autodiff = partial(pearlmutter, model, examples)
+    second_derivative = by_adjoints if network.padded else by_forward_mode
+    tracer = Tracer(model, (second_derivative,))
+    prepare = autodiff if strategy == "autodiff" else partial(traced, tracer, autodiff)
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         network.check_unchanged()
-        parts = (own(block) for own in store.visit(form or "split", model.data, room, prepare))
+        parts = (of_chunk(block) for of_chunk in cache.visit(strategy, model.data, examples, prepare))
         return torch.empty_like(block).copy_(model.data.added(summed(parts, block)))
 
     return FunctionOperator(product, product, (network.size, network.size), network.like)
 
 
-def recorded(
-    recording: Recording, plain: Callable[[Batch], tuple[Product, None]], batch: Batch
+def traced(
+    tracer: Tracer, autodiff: Callable[[Batch], tuple[Product, None]], batch: Batch
 ) -> tuple[Product, int | None]:
-    """The product by its recorded halves, and their bytes; plainly where it cannot be recorded."""
-    halves = recording.prepare(batch)
-    if halves is None:
-        return plain(batch)
+    """The product by its recorded halves, and their bytes; by automatic differentiation where it cannot be recorded."""
+    prepared = tracer.prepare(batch)
+    if prepared is None:
+        return autodiff(batch)
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-        return torch.stack([halves.weights(0, column) for column in block.unbind(1)], dim=1)
+        return torch.stack([prepared.weights(0, change=column) for column in block.unbind(1)], dim=1)
 
-    return product, halves.bytes
+    return product, prepared.bytes
 
 
-def second_derivative(traced: Traced) -> Tensors:
+def by_forward_mode(given: Arguments) -> Groups:
     """``∇²L v``, forward over reverse (Pearlmutter 1994)."""
-    return traced.in_order(jvp(_gradient(traced), (traced.params,), (traced.change,))[1])
+    moved = jvp(_gradient(given), (given.params,), (given.change,))[1]
+    return (given.in_order(moved),)
 
 
-def second_derivative_by_adjoints(traced: Traced) -> Tensors:
+def by_adjoints(given: Arguments) -> Groups:
     """``∇²L v``, reverse over reverse: for what has a wrong forward mode."""
-    return traced.in_order(vjp(_gradient(traced), traced.params)[1](traced.change)[0])
+    pull = vjp(_gradient(given), given.params)[1]
+    (pulled,) = pull(given.change)
+    return (given.in_order(pulled),)
 
 
-def _gradient(traced: Traced) -> Callable[[Params], Params]:
+def _gradient(given: Arguments) -> Callable[[Params], Params]:
     def loss(params: Params) -> Tensor:
-        f = traced.outputs(params)
-        return traced.likelihood.nll(f, traced.likelihood.canonical_targets(f, traced.targets)).sum()
+        f = given.outputs(params)
+        y = given.likelihood.canonical_targets(f, given.targets)
+        return given.likelihood.nll(f, y).sum()
 
     return grad(loss)
 
@@ -104,22 +111,24 @@ def pearlmutter(model: Model, room: int, batch: Batch) -> tuple[Product, None]:
         room: Examples times columns that there is memory for.
         batch: No more examples than that.
     """
-    network, likelihood, width = model.network, model.likelihood, max(1, min(COLUMNS, room // len(batch)))
+    network = model.network
+    likelihood = model.likelihood
+    width = max(1, min(COLUMNS, room // len(batch)))
 
-    def loss(weights: Tensor) -> Tensor:
+    def loss(weights: Float[Tensor, " d"]) -> Float[Tensor, ""]:
         with twice_differentiable():
             f = likelihood.canonical(network(batch.inputs, network.with_weights(weights)))
         return likelihood.nll(f, likelihood.canonical_targets(f, batch.targets)).sum()
 
-    def gradient(tracked: Tensor) -> Tensor:
-        value = loss(tracked)
-        return derivative(value, tracked, torch.ones_like(value), again=True)
+    def gradient(weights: Float[Tensor, " d"]) -> Float[Tensor, " d"]:
+        value = loss(weights)
+        return derivative(value, weights, torch.ones_like(value), again=True)
 
     def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
         pushed = forward_mode(network, grad(loss), block, width, PLAIN, dim=1)
         if pushed is not None:
             return pushed
-        there = Reverse(gradient, network.weights)
-        return torch.stack([there.pull(column) for column in block.unbind(1)], dim=1)
+        reverse = Reverse(gradient, network.weights)
+        return torch.stack([reverse.pull(column) for column in block.unbind(1)], dim=1)
 
     return product, None

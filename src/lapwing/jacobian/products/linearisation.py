@@ -1,25 +1,29 @@
-"""The network made linear in its weights over a data set, chunk by chunk, in the form that suits the columns."""
+"""The network made linear in its weights over a data set, chunk by chunk, by the strategy that suits the columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data.inputs import Inputs, chunks, count
-from lapwing.ground.data.sources import Data
-from lapwing.ground.layout import Layout, together
-from lapwing.jacobian.layers.base import Factor, jacobian_rows, square_sums
+from lapwing.ground.data.inputs import Inputs, chunks
+from lapwing.ground.data.sources import Batch, Data
+from lapwing.ground.layout import Layout
+from lapwing.jacobian.layers.base import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.forms import MEMORY, WORKING, Form, Prepare, Store, Work
-from lapwing.jacobian.products.plain import Columnwise, differentiated
-from lapwing.jacobian.products.recording import Recording, linearised, recorded
+from lapwing.jacobian.products.autodiff import autodiff_chunk
+from lapwing.jacobian.products.batch_jacobian import BatchJacobian
+from lapwing.jacobian.products.cache import MEMORY, WORKING, Cache
+from lapwing.jacobian.products.explicit import explicit_chunk
+from lapwing.jacobian.products.strategy import ExampleCost, Strategy
+from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
+from lapwing.jacobian.products.tracing.tracer import Tracer
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
 from lapwing.linalg.checks import finite
@@ -31,22 +35,27 @@ from lapwing.linear.model import Chunk, Directions
 class Linearisation:
     """A network made linear in its weights: a ``LinearModel``, with what is kept of it from pass to pass.
 
-    Three forms of one product, chosen for each block of columns by ``forms.Work``: *layers* holds J of a chunk of
-    examples, layer by layer, and multiplies; *split* records the product as a graph once a shape of batch and repeats
-    only what depends on the column; *plain*, where recording fails, pushes and pulls every column through the network.
+    Three strategies for one product, chosen for each block of columns by ``ExampleCost``: *explicit* holds J of a chunk
+    of examples, layer by layer, and multiplies; *traced* records the product as a graph once a shape of batch and
+    repeats only what depends on the column; *autodiff*, where tracing fails, pushes and pulls every column through the
+    network.
 
     What does not depend on the columns is kept from product to product if it fits ``memory`` for all the data; then
-    the data are read once. Two forms are kept where both fit.
+    the data are read once. Two strategies are kept where both fit.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
-        memory: Bytes it may occupy, what is kept included.
-        form: Form to use whatever the rule says; ``None`` leaves it to the rule.
+        memory: Bytes it may occupy, what it keeps included.
+        strategy: Strategy to take whatever the rule says; ``None`` leaves it to the rule.
     """
 
     model: Model
     memory: int = MEMORY
-    form: Form | None = None
+    strategy: Strategy | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @property
     def likelihood(self) -> Likelihood:
@@ -84,201 +93,101 @@ class Linearisation:
             inputs: The inputs.
             keep: Whether explicit rows, once made, are kept for further products.
         """
-        jacobian, f = BatchJacobian(self.model, inputs, keep=keep), self.model.outputs(inputs)
+        jacobian = BatchJacobian(self.model, inputs, keep=keep)
+        f = self.model.outputs(inputs)
         return Chunk(inputs, f, f.new_empty(0), jacobian.push, jacobian.pull, COLUMNS)
 
     def rows(self, inputs: Inputs, directions: Directions) -> Iterator[Float[Tensor, "n k d"]]:
         """Explicit rows ``uᵀ J`` of some examples: a forward pass, and a backward pass a cotangent."""
         network = self.model.network
-        for place, part in chunks(inputs, self._size(network.layout.size)):
+        for place, part in chunks(inputs, self._examples_by_factors(network.layout.size)):
             forward = self.model.forward(part)
             for cotangents in directions(forward.outputs, place):
                 yield jacobian_rows(network, forward.factors(cotangents))
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``diag(Jᵀ B J)``, exact, from layer factors in one pass."""
-        network, likelihood = self.model.network, self.likelihood
+        network = self.model.network
         wide = torch.promote_types(network.like.dtype, torch.float32)
         total = torch.zeros(network.size, dtype=wide, device=network.like.device)
         for batch in self.data:
-            for place, inputs in chunks(batch.inputs, self._size()):
+            for place, inputs in chunks(batch.inputs, self._examples_by_factors()):
                 forward = self.model.forward(inputs)
                 f = forward.outputs
-                root = likelihood.thin_root(f, likelihood.canonical_targets(f, batch.targets[place]))
+                y = self.likelihood.canonical_targets(f, batch.targets[place])
+                root = self.likelihood.thin_root(f, y)
                 for cotangents in by_position(root.movedim(-1, 0)):
                     total += square_sums(network, forward.factors(cotangents))
         return finite(self.data.added(total).to(network.like.dtype))
 
-    def _size(self, extra: int = 0) -> int:
-        """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""
-        c = self.event[-1]
-        return self.model.chunk(min(c, COLUMNS), BUDGET, extra, 3 * self.model.width * c)
-
-    def choose(self, columns: int) -> Form:
-        """The form of a product with a block of so many columns."""
-        if self.form is not None:
-            return self.form
-        examples, kept, numbers = self.model.data.examples, self.store.kept, self.store.room // self._itemsize
-        form = self.work.choose(columns, numbers, examples)
-        beside = self.store.bytes // self._itemsize + self.work.size(form) * examples
-        if not kept or form in kept or beside <= numbers:
-            return form
-        known = next(iter(kept))  # the other would push it out, to be made for this product alone
-        apart = self.work.cost(form, columns, kept=False)
-        return known if self.work.cost(known, columns, kept=True) <= apart else form
+    def choose(self, columns: int) -> Strategy:
+        """The strategy of a product with a block of so many columns."""
+        if self.strategy is not None:
+            return self.strategy
+        examples = self.data.examples
+        numbers = self.cache.room // self._itemsize
+        cheaper = self.cost.cheaper(columns, numbers, examples)
+        cached = list(self.cache.chunks)
+        if not cached or cheaper in cached:
+            return cheaper
+        beside = self.cache.bytes // self._itemsize + self.cost.numbers(cheaper) * examples
+        if beside <= numbers:
+            return cheaper
+        # The cheaper one would push out what is at hand, and be made for this product alone.
+        at_hand = cached[0]
+        made_once = self.cost.of_product(cheaper, columns, cached=False)
+        return at_hand if self.cost.of_product(at_hand, columns, cached=True) <= made_once else cheaper
 
     def visit(self, columns: int = 1) -> Iterator[Chunk]:
-        """Every chunk of the data, in their order; by so many columns the form is chosen."""
-        self.model.network.check_unchanged()
-        form, store = self.choose(columns), self.store
-        if form == "layers" and self.work.layers.held * self.model.data.examples * self._itemsize > store.room:
-            store.too_large.add(form)
-        return store.visit(form, self.model.data, *self.executors[form])
+        """Every chunk of the data, in their order; by so many columns the strategy is chosen."""
+        self.check()
+        strategy = self.choose(columns)
+        if strategy == "explicit" and self.cost.layers.held * self.data.examples * self._itemsize > self.cache.room:
+            self.cache.too_large.add(strategy)
+        return self.cache.visit(strategy, self.data, self.chunk_size(strategy), partial(self._prepared, strategy))
 
     def is_cached(self, columns: int = 1) -> bool:
-        """Whether all chunks are kept in the form that so many columns take."""
-        return self.choose(columns) in self.store.kept
+        """Whether all chunks are kept for the strategy that so many columns take."""
+        return self.choose(columns) in self.cache.chunks
+
+    def chunk_size(self, strategy: Strategy) -> int:
+        """Examples to a chunk, at most."""
+        working = self.memory // WORKING
+        if strategy == "explicit":
+            numbers_a_cotangent = math.ceil(self.cost.layers.held / self.cost.cotangents)
+            return self.model.chunk(self.cost.cotangents, min(BUDGET, working), numbers_a_cotangent)
+        if strategy == "traced":
+            return self.cost.chunk(self._itemsize, working)
+        return self.cost.chunk(self._itemsize, min(BUDGET, working))
+
+    @cached_property
+    def cache(self) -> Cache[Chunk]:
+        """What is kept of the data between products."""
+        return Cache[Chunk](self.memory)
+
+    @cached_property
+    def cost(self) -> ExampleCost:
+        """What one example takes."""
+        return ExampleCost.of(self.model, self.data.first(), self.likelihood.root_columns(self.event))
+
+    @cached_property
+    def _tracer(self) -> Tracer:
+        return jacobian_tracer(self.model)
 
     @property
     def _itemsize(self) -> int:
         return self.model.network.like.element_size()
 
-    @cached_property
-    def store(self) -> Store[Chunk]:
-        """What is kept of the data between products."""
-        return Store[Chunk](self.memory)
+    def _prepared(self, strategy: Strategy, batch: Batch) -> tuple[Chunk, int | None]:
+        """What does not depend on the columns, of a chunk, and the bytes that keeps."""
+        if strategy == "explicit":
+            return explicit_chunk(self.model, batch.inputs, batch.targets)
+        autodiff = partial(autodiff_chunk, self.model, self.chunk_size("autodiff"))
+        if strategy == "traced":
+            return traced_chunk(self._tracer, autodiff, batch)
+        return autodiff(batch)
 
-    @cached_property
-    def work(self) -> Work:
-        """What one example takes."""
-        return Work(self.model, self.model.data.first(), self.likelihood.root_columns(self.event))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @cached_property
-    def executors(self) -> dict[Form, tuple[int, Prepare[Chunk]]]:
-        """Examples to a chunk in each form, and what prepares one."""
-        work, working = self.work, self.memory // WORKING
-        room = work.chunk(self._itemsize, min(BUDGET, working))
-        plain = partial(differentiated, self.model, room)
-        extra = -(-work.layers.held // work.cotangents)
-        split = Recording(self.model, linearised(self.model.network))
-        return {
-            "layers": (
-                self.model.chunk(work.cotangents, min(BUDGET, working), extra),
-                lambda batch: layered(self.model, batch.inputs, batch.targets),
-            ),
-            "split": (work.chunk(self._itemsize, working), partial(recorded, split, plain)),
-            "plain": (room, plain),
-        }
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class BatchJacobian:
-    """The Jacobian of one batch: explicit rows where there are as many columns and they fit, else column by column.
-
-    Args:
-        model: The network and its likelihood.
-        inputs: The n examples of the batch.
-        budget: Bytes for explicit rows.
-        keep: Whether rows, once made, are kept for further products.
-    """
-
-    model: Model
-    inputs: Inputs
-    budget: int = BUDGET
-    keep: bool = False
-
-    def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
-        """``J V``: a change of the outputs for each change of the weights."""
-        if not self._by_rows(block.shape[1]):
-            return self._columns.push(block)
-        return torch.cat([rows.push(block) for rows in self._rows()], dim=1)
-
-    def pull(self, block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
-        """``Jᵀ U``: a change of the weights for each change of the outputs."""
-        if not self._by_rows(len(block)):
-            return self._columns.pull(block)
-        total, start = block.new_zeros(self.model.network.size, len(block)), 0
-        for rows in self._rows():
-            total += rows.pull(block[:, start : start + rows.examples])
-            start += rows.examples
-        return total
-
-    @cached_property
-    def _columns(self) -> Columnwise:
-        """As many columns at once as fit the budget with all examples."""
-        each = self.model.survey.bytes(1, self.model.network.like.element_size()) * count(self.inputs)
-        return Columnwise(self.model, self.inputs, max(1, min(COLUMNS, self.budget // each)))
-
-    def _by_rows(self, columns: int) -> bool:
-        outputs = self.model.width
-        bytes_of_one = outputs * self.model.network.size * self.model.network.like.element_size()
-        return "_kept" in vars(self) or (columns >= outputs and bytes_of_one <= self.budget)
-
-    def _rows(self) -> Iterable[Chunk]:
-        return self._kept if self.keep else self._made()
-
-    @cached_property
-    def _kept(self) -> list[Chunk]:
-        return list(self._made())
-
-    def _made(self) -> Iterator[Chunk]:
-        size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
-        return (layered(self.model, part)[0] for _, part in chunks(self.inputs, size))
-
-
-def layered(model: Model, inputs: Inputs, targets: Tensor | None = None) -> tuple[Chunk, int]:
-    """The rows ``R = Eᵀ J`` of some examples held layer by layer: a forward pass, and a backward pass a column of E.
-
-    Args:
-        model: The network and its likelihood.
-        inputs: The examples.
-        targets: With them, E has all changes of the outputs that the likelihood sees; without, all there are.
-
-    Returns:
-        The chunk, and the bytes that the rows occupy.
-    """
-    forward = model.forward(inputs)
-    f = forward.outputs
-    y, seen = f.new_empty(0), torch.eye(f.shape[-1], dtype=f.dtype, device=f.device)
-    if targets is not None:
-        y, seen = model.likelihood.canonical_targets(f, targets), model.likelihood.basis(f)
-    columns = seen.mT.view(seen.shape[1], *(1,) * (f.ndim - 1), f.shape[-1]).expand(-1, *f.shape)
-    blocks = list(by_position(columns))
-    blocks = blocks if targets is not None else [torch.cat(blocks)]
-    rows = [tuple(factor.for_products() for factor in forward.factors(cotangents)) for cotangents in blocks]
-
-    def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
-        moved = together((_pushed(model.network, factors, block) for factors in rows), 1).movedim(-1, 0)
-        return moved.reshape(-1, *f.shape[:-1], seen.shape[1]) @ seen.mT
-
-    def pull(block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
-        split = (block @ seen).flatten(2).movedim(0, -1).split([len(part) for part in blocks], dim=1)
-        pieces = [_pulled(model.network, factors, piece) for factors, piece in zip(rows, split, strict=True)]
-        return reduce(Tensor.add_, pieces)
-
-    held = sum(tensor.nbytes for factors in rows for factor in factors for tensor in factor.tensors.values())
-    return Chunk(inputs, f, y, push, pull, COLUMNS), held
-
-
-def _pushed(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
-    """``R V``, layer by layer, for some columns at a time."""
-
-    def push(columns: Tensor) -> Tensor:
-        full = network.spread(columns)
-        return reduce(Tensor.add_, (factor.push(network.part(factor.names, full)) for factor in factors))
-
-    return together((push(columns) for columns in block.split(COLUMNS, dim=1)), -1)
-
-
-def _pulled(network: Network, factors: tuple[Factor, ...], block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
-    """``Rᵀ U``, in the same way."""
-
-    def pull(columns: Tensor) -> Tensor:
-        return network.joined(((factor.names, factor.pull(columns)) for factor in factors), 0)
-
-    return together((pull(columns) for columns in block.split(COLUMNS, dim=-1)), -1)
+    def _examples_by_factors(self, extra: int = 0) -> int:
+        """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""
+        c = self.event[-1]
+        return self.model.chunk(min(c, COLUMNS), BUDGET, extra, 3 * self.model.width * c)

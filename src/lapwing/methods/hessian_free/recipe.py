@@ -14,9 +14,9 @@ from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import opened
+from lapwing.jacobian.network.unwrapping import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.fits import PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.inner import Inner, NewtonCG

@@ -18,8 +18,8 @@ from lapwing.ground.errors import NumericalError
 from lapwing.ground.layout import summed
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
@@ -111,8 +111,7 @@ class Refit:
     @cached_property
     def precision(self) -> Operator:
         """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
-        form = "plain" if self.network.size <= SMALL else None
-        hessian = hessian_product(self.model, form)
+        hessian = hessian_product(self.model, "autodiff" if self.network.size <= SMALL else "traced")
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:

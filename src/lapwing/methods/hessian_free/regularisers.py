@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.distributed import turn
-from lapwing.jacobian.network.copies import Copies
+from lapwing.jacobian.products.copies import Copies
 
 PIECE = 4096
 """Examples evaluated together."""

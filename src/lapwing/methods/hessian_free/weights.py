@@ -14,10 +14,10 @@ from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
 from lapwing.ground.layout import Layout, Params
 from lapwing.ground.progress import working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.hessian_free.fits import PerPoint, Probed, Signs
 from lapwing.methods.hessian_free.probed import Variances

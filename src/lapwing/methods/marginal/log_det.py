@@ -16,7 +16,6 @@ from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import TooLargeError, check_count, check_positive
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.differentiable import LiveBatch
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg.cg import conjugate_gradients
@@ -24,6 +23,7 @@ from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linalg.operators.base import FunctionOperator, Operator
 from lapwing.linear.log_det_ratio import log_det_one_plus
 from lapwing.methods.marginal.hyper import Hyperparameters
+from lapwing.methods.marginal.live_batch import LiveBatch
 
 
 @final

@@ -18,14 +18,16 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, DataError, check_kind, finite_evidence
 from lapwing.jacobian.layers.autodiff import right_way
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.network.differentiable import LiveBatch, check_trainable, live
-from lapwing.jacobian.network.network import Network, call, like_of
+from lapwing.jacobian.network.network import Network, like_of
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import find_layers, probe, unwrapped
+from lapwing.jacobian.network.serving import call
+from lapwing.jacobian.network.unwrapping import unwrapped
+from lapwing.jacobian.survey import find_layers, probe
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch
 from lapwing.methods.marginal.hyper import ByEvidence, Hyperparameters, Updates
+from lapwing.methods.marginal.live_batch import LiveBatch, check_trainable, live
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant, MiniBatch
 from lapwing.posteriors import Posterior
 from lapwing.priors import Isotropic, Prior

@@ -16,10 +16,10 @@ from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import check_optimiser
 from lapwing.ground.progress import Bar, working
-from lapwing.jacobian.model import undisturbed
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import opened
+from lapwing.jacobian.network.unwrapping import opened
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
 from lapwing.methods.marginal.hyper import ByEvidence, Updates

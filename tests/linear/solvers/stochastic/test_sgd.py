@@ -231,7 +231,7 @@ def test_a_network_in_mini_batches(memory: int, shuffled: bool) -> None:
     pieces = flat(product.parts(2))
     block = normal(case.network.size, 2)
     torch.testing.assert_close(sum(p @ block for p in pieces), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
-    assert bool(product.model.store.kept) == shuffled
+    assert bool(product.model.cache.chunks) == shuffled
     again = flat(product.parts(2, generator=torch.Generator().manual_seed(0)))
     torch.testing.assert_close(sum(p @ block for p in again), naive.ggn(case) @ block, rtol=1e-9, atol=1e-10)
 

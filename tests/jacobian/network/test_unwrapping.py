@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
-from lapwing.jacobian.network.network import digest_of
+from lapwing.jacobian.network.snapshot import digest_of
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused, seeded
 

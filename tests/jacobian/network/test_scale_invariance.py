@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
-from lapwing.jacobian.network.invariance import normalised, scale_invariant
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.scale_invariance import normalised, scale_invariant
 from lapwing.priors import Layerwise
 from tests.checker import unchecked
 from tests.posterior_cases import labels, normal, portrait, refused, seeded
@@ -159,7 +159,7 @@ def test_what_are_no_inputs() -> None:
     nothing: Any = None
     with refused(DataError, "finite inputs"):
         normalised(model, ROWS * torch.nan)
-    with refused(DataError, "inputs as the network takes them"):
+    with refused(DataError, "Try x alone, of (x, y)"):
         normalised(model, (ROWS, labels(20, classes=2)))
     with unchecked(), refused(DataError, "NoneType"):
         normalised(model, nothing)

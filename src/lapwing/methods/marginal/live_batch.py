@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.layers.autodiff import Way, vectorised_rows
+from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.network.spelled import twice_differentiable
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import by_position
 
@@ -34,13 +34,12 @@ def live(module: nn.Module, pull: float = 1.0, output: Output = None) -> Network
         UnsupportedError: If one was made in inference mode.
     """
     check_trainable(module)
-    network = Network.of(module, output)
-    known = dict(module.named_parameters())
-    params = {
-        name: known[name] if pull == 1.0 else known[name].detach().lerp(known[name], pull) for name in network.names
-    }
-    object.__setattr__(network, "params", params)
-    return network
+    names = Network.of(module, output).names
+    own = dict(module.named_parameters())
+    params = {name: own[name] for name in names}
+    if pull != 1.0:
+        params = {name: value.detach().lerp(value, pull) for name, value in params.items()}
+    return Network(module, names, output=output, params=params)
 
 
 def check_trainable(module: nn.Module) -> None:

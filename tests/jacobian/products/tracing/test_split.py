@@ -11,7 +11,7 @@ from torch.func import functional_call, jvp, vjp
 from torch.fx import GraphModule
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.products.split import held_bytes, split
+from lapwing.jacobian.products.tracing.split import Groups, held_bytes, split
 
 
 def operations(module: GraphModule) -> list[str]:
@@ -19,36 +19,37 @@ def operations(module: GraphModule) -> list[str]:
 
 
 def test_each_half_does_its_own(generator: torch.Generator) -> None:
-    def function(a: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-        return torch.tanh(a @ w) @ v, w.sum() * v, a.sum(0)
+    def function(a: Tensor, w: Tensor, v: Tensor) -> Groups:
+        return (torch.tanh(a @ w) @ v, w.sum() * v), (a.sum(0),)
 
     a, w, v = (torch.randn(3, 3, generator=generator, dtype=torch.float64) for _ in range(3))
     halves = split(function, [a, w], [v])
-    assert "aten.tanh.default" in operations(halves.first) and "aten.tanh.default" not in operations(halves.second)
+    assert "aten.tanh.default" in operations(halves.first) and "aten.tanh.default" not in operations(halves.seconds[0])
+    assert not operations(halves.seconds[1])
     for _ in range(2):
         other = [torch.randn(3, 3, generator=generator, dtype=torch.float64) for _ in range(3)]
-        result = halves.product(halves.prepare(other[:2]), other[2:])
-        for got, expected in zip(result, function(*other), strict=True):
-            torch.testing.assert_close(got, expected)
+        kept = halves.prepare(other[:2])
+        for group, expected in enumerate(function(*other)):
+            torch.testing.assert_close(halves.product(kept, other[2:], group), expected)
 
 
 def test_nothing_is_computed_while_recording() -> None:
     huge = torch.ones(1).expand(10**6, 10**6)  # their product would take a week
-    split(lambda a, v: (a @ v,), [huge], [huge])
+    split(lambda a, v: ((a @ v,),), [huge], [huge])
 
 
 def test_what_decides_by_numbers_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="whose operations can be recorded"):
-        split(lambda a, v: (v if float(a.sum()) > 0 else -v,), [torch.ones(2)], [torch.ones(2)])
+        split(lambda a, v: ((v if float(a.sum()) > 0 else -v,),), [torch.ones(2)], [torch.ones(2)])
 
 
 def test_writing_in_place_is_recorded_as_what_it_means() -> None:
-    def function(a: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def function(a: Tensor, v: Tensor) -> Groups:
         h = a.exp()
         h.mul_(2.0)
         w = v.clone()
         w[0] = 0.0
-        return (h * w,)
+        return ((h * w,),)
 
     halves = split(function, [torch.ones(2)], [torch.ones(2)])
     torch.testing.assert_close(
@@ -56,17 +57,17 @@ def test_writing_in_place_is_recorded_as_what_it_means() -> None:
     )
 
 
-def network_product(model: nn.Module) -> Callable[..., tuple[Tensor, ...]]:
+def network_product(model: nn.Module) -> Callable[..., Groups]:
     """``Jᵀ J v`` as a function of weights, statistics, inputs and a change of the weights."""
     names, buffers = [name for name, _ in model.named_parameters()], [name for name, _ in model.named_buffers()]
 
-    def function(*values: Tensor) -> tuple[Tensor, ...]:
+    def function(*values: Tensor) -> Groups:
         rest = iter(values)
         params, known = {name: next(rest) for name in names}, {name: next(rest) for name in buffers}
         x, change = next(rest), {name: next(rest) for name in names}
         f = lambda at: functional_call(model, {**known, **at}, (x,))  # noqa: E731
         pulled = vjp(f, params)[1](jvp(f, (params,), (change,))[1])[0]
-        return tuple(pulled.values())
+        return (tuple(pulled.values()),)
 
     return function
 
@@ -83,8 +84,7 @@ def test_a_batch_norm_keeps_one_tensor_and_its_adjoint_is_right(generator: torch
     function = network_product(model)
     halves = split(function, [*weights, x], change)
     kept = halves.prepare([*weights, x])
-    for got, expected in zip(halves.product(kept, change), function(*weights, x, *change), strict=True):
-        torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(halves.product(kept, change), *function(*weights, x, *change))
     activation = 8 * 4 * 7 * 7 * 8
     assert held_bytes(kept, (*weights, x)) <= 2.2 * activation  # the normalised input, and tanh or its derivative
 
@@ -94,16 +94,16 @@ def test_weights_are_inputs_not_constants() -> None:
     weights = [value.detach() for value in model.parameters()]
     x = torch.ones(4, 2, dtype=torch.float64)
     halves = split(network_product(model), [*weights, x], weights)
-    for half in (halves.first, halves.second):
+    for half in (halves.first, *halves.seconds):
         assert not [node for node in half.graph.nodes if node.op == "get_attr"]
     doubled = [2 * value for value in weights]
-    expected = network_product(model)(*doubled, x, *weights)
+    (expected,) = network_product(model)(*doubled, x, *weights)
     torch.testing.assert_close(halves.product(halves.prepare([*doubled, x]), weights), expected)
 
 
 def test_a_tensor_given_twice_is_two_inputs() -> None:
     a = torch.ones(2)
-    halves = split(lambda a, b, v: (a * v - 2 * b,), [a, a], [a])
+    halves = split(lambda a, b, v: ((a * v - 2 * b,),), [a, a], [a])
     b = torch.tensor([2.0, 3.0])
     torch.testing.assert_close(halves.product(halves.prepare([a, b]), [4 * a])[0], 4 * a - 2 * b)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.errors import DataError, UnsupportedError
-from lapwing.jacobian.network.differentiable import LiveBatch, live
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
+from lapwing.methods.marginal.live_batch import LiveBatch, live
 from tests.curvature import naive
 from tests.curvature.naive import known
 from tests.posterior_cases import labels, mlp, normal, refused

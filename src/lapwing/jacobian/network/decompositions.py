@@ -1,4 +1,4 @@
-"""Functions spelled out in ordinary operations: fused kernels lack derivatives, have wrong ones, or hide layers.
+"""Decompositions into ordinary operations: fused kernels lack derivatives, have wrong ones, or hide layers.
 
 Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong;
 bilinear maps cannot be vectorised; attention hides the linear maps inside it.
@@ -18,19 +18,20 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from lapwing.jacobian.network.network import ALONE
+from lapwing.jacobian.network.serving import ALONE
 
 
-class SpelledOut(TorchFunctionMode):
-    """Embedding bags, weight normalisation and bilinear maps go through ``SPELLED`` while it is active."""
+class Decomposed(TorchFunctionMode):
+    """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return SPELLED.get(func, func)(*args, **(kwargs or {}))
+        own = DECOMPOSITIONS.get(func, func)
+        return own(*args, **(kwargs or {}))
 
 
-def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
+def arguments_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SimpleNamespace:
     """The arguments of a call by the names that PyTorch gives them, its defaults among them."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -48,16 +49,18 @@ def bag(*args: Any, **kwargs: Any) -> Tensor:
         >>> bag(tokens, table, mode="sum").tolist()
         [[2.0, 4.0], [12.0, 14.0]]
     """
-    given = called(F.embedding_bag, args, kwargs)
-    input, weight, offsets = given.input, given.weight, given.offsets
-    if offsets is None:
-        rows, tokens, member = F.embedding(input, weight), input, torch.ones_like(input, dtype=torch.bool)
-    else:
-        starts = offsets[:-1] if given.include_last_offset else offsets
-        place = torch.arange(len(input), device=input.device)
+    given = arguments_of(F.embedding_bag, args, kwargs)
+    weight = given.weight
+    if given.offsets is None:  # a bag is a row of the input
+        tokens = given.input
+        member = torch.ones_like(tokens, dtype=torch.bool)
+    else:  # bags stand one after the other: each is offered all tokens, and has some of them
+        tokens = given.input[None]
+        starts = given.offsets[:-1] if given.include_last_offset else given.offsets
+        place = torch.arange(len(given.input), device=weight.device)
         owner = (place[:, None] >= starts).sum(1) - 1
-        member = owner == torch.arange(len(starts), device=input.device)[:, None]
-        rows, tokens = F.embedding(input, weight)[None], input[None]
+        member = owner == torch.arange(len(starts), device=weight.device)[:, None]
+    rows = F.embedding(tokens, weight)
     if given.padding_idx is not None:
         member = member & (tokens != given.padding_idx % len(weight))
     if given.mode == "max":
@@ -67,7 +70,9 @@ def bag(*args: Any, **kwargs: Any) -> Tensor:
     if given.per_sample_weights is not None:
         share = share * given.per_sample_weights.view(tokens.shape)
     total = (share[:, None] @ rows).squeeze(1)
-    return total / member.sum(1, keepdim=True).clamp_min(1) if given.mode == "mean" else total
+    if given.mode == "mean":
+        return total / member.sum(1, keepdim=True).clamp_min(1)
+    return total
 
 
 def scaled_direction(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
@@ -92,12 +97,12 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return products if bias is None else products + bias
 
 
-SPELLED: dict[Callable[..., Any], Callable[..., Tensor]] = {
+DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.bilinear: bilinear,
     F.embedding_bag: bag,
     torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
 }
-"""What replaces which function."""
+"""What replaces which function of PyTorch."""
 
 
 @contextmanager
@@ -113,8 +118,8 @@ def without_advice() -> Generator[None]:
 
 @contextmanager
 def twice_differentiable() -> Generator[None]:
-    """Attention and what is ``SPELLED`` out by formulas: fused kernels lack forward modes and second derivatives."""
-    with ALONE, sdpa_kernel(SDPBackend.MATH), SpelledOut(), without_advice():
+    """Attention by its formula, and ``DECOMPOSITIONS``: fused kernels lack forward modes and second derivatives."""
+    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(), without_advice():
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
@@ -128,33 +133,46 @@ def attend(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
 
     The arguments and results are those of the PyTorch function; ``dropout_p`` and ``training`` have no effect.
     """
-    given = called(F.multi_head_attention_forward, args, kwargs)
-    inputs, hidden = (given.query, given.key, given.value), given.key_padding_mask
-    alone, batched = inputs[0] is inputs[1] is inputs[2], given.query.ndim == 3
-    if not batched:
-        inputs = tuple(part.unsqueeze(1) for part in inputs)
-        hidden = None if hidden is None else hidden.unsqueeze(0)
-    whole, bias = given.in_proj_weight, given.in_proj_bias
-    if alone and not given.use_separate_proj_weight and whole is not None:
-        q, k, v = F.linear(inputs[0], whole, bias).chunk(3, dim=-1)
-    else:
-        separate = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
-        projections = separate if whole is None else whole.chunk(3)
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, projections, biases, strict=True) if w is not None)
-    k, v = _extended(k, given.bias_k, given.add_zero_attn), _extended(v, given.bias_v, given.add_zero_attn)
-    heads, extra = given.num_heads, len(k) - len(inputs[1])
-    q, k, v = (_heads(part, heads) for part in (q, k, v))
-    k = k if given.static_k is None else given.static_k.unflatten(0, (-1, heads))
-    v = v if given.static_v is None else given.static_v.unflatten(0, (-1, heads))
-    scores = q @ k.mT / q.shape[-1] ** 0.5 + _mask(given.attn_mask, hidden, heads, extra, q)
+    given = arguments_of(F.multi_head_attention_forward, args, kwargs)
+    batched = given.query.ndim == 3
+    q, k, v = _projected(given, batched)
+    k = _extended(k, given.bias_k, given.add_zero_attn)
+    v = _extended(v, given.bias_v, given.add_zero_attn)
+    extra = len(k) - len(given.key)
+    q = _heads(q, given.num_heads)
+    k = _heads(k, given.num_heads) if given.static_k is None else given.static_k.unflatten(0, (-1, given.num_heads))
+    v = _heads(v, given.num_heads) if given.static_v is None else given.static_v.unflatten(0, (-1, given.num_heads))
+    hidden = given.key_padding_mask
+    if hidden is not None and not batched:
+        hidden = hidden.unsqueeze(0)
+    scores = q @ k.mT / q.shape[-1] ** 0.5 + _mask(given.attn_mask, hidden, given.num_heads, extra, q)
     attention = torch.softmax(scores, dim=-1)
     mixed = (attention @ v).transpose(1, 2).flatten(2).transpose(0, 1)
     output = F.linear(mixed, given.out_proj_weight, given.out_proj_bias)
-    weights = (attention.mean(dim=1) if given.average_attn_weights else attention) if given.need_weights else None
+    weights = None
+    if given.need_weights:
+        weights = attention.mean(dim=1) if given.average_attn_weights else attention
     if batched:
         return output, weights
     return output.squeeze(1), None if weights is None else weights.squeeze(0)
+
+
+def _projected(given: SimpleNamespace, batched: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, ``[t, n, e]`` each, by one linear map where they come of the same input."""
+    inputs = (given.query, given.key, given.value)
+    of_one = given.query is given.key is given.value
+    if not batched:
+        inputs = tuple(part.unsqueeze(1) for part in inputs)
+    weight = given.in_proj_weight
+    bias = given.in_proj_bias
+    if of_one and not given.use_separate_proj_weight and weight is not None:
+        q, k, v = F.linear(inputs[0], weight, bias).chunk(3, dim=-1)
+        return q, k, v
+    apart = (given.q_proj_weight, given.k_proj_weight, given.v_proj_weight)
+    weights = apart if weight is None else weight.chunk(3)
+    biases = (None, None, None) if bias is None else bias.chunk(3)
+    q, k, v = (F.linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True))
+    return q, k, v
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:

@@ -1,7 +1,4 @@
-"""Recorded graphs of tensor operations: whether they hold for other numbers, and what makes them shorter.
-
-What computes nothing is removed; what remains is rewritten to make columns cheaper, or to keep less between them.
-"""
+"""Recorded graphs of tensor operations: whether they hold for other numbers, and without what computes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +15,10 @@ from lapwing.ground.errors import UnsupportedError
 
 aten: Any = torch.ops.aten
 
-
 OPERATION: Any = type(aten.add.Tensor)
 
-
 SAME = {aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift_fresh_copy.default}
-
+"""Operations that return their first argument."""
 
 RESHAPED = {
     aten.clone.default,
@@ -35,12 +30,9 @@ RESHAPED = {
 }
 """Operations that return their first argument where shape, strides and dtype stay."""
 
-
 ZEROS = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
-
-
 FILLED = {aten.full.default, aten.full_like.default, aten.fill.Scalar}
-
+"""Operations that are zero, or where their second argument is."""
 
 LINEAR = {
     aten.neg.default,
@@ -61,7 +53,6 @@ LINEAR = {
     *RESHAPED,
 }
 """Operations that are zero where their first argument is."""
-
 
 BILINEAR = {aten.mul.Tensor, aten.mm.default, aten.bmm.default}
 """Operations that are zero where one of their first two arguments is."""
@@ -191,90 +182,3 @@ def after(graph: Graph, columns: int) -> set[Node]:
         if node.op == "output" or any(argument in late for argument in node.all_input_nodes):
             late.add(node)
     return late
-
-
-def fuse(graph: Graph, columns: int) -> None:
-    """Apply all rewritings to a simplified graph whose last ``columns`` inputs are the column."""
-    late = after(graph, columns)
-    for node in list(graph.nodes):
-        if node.target is aten.native_batch_norm_backward.default:
-            share_normalised(graph, node)
-        elif node in late and node.target is aten.mul.Tensor:
-            regroup(graph, node, late)
-        elif node in late and node.target is aten.add.Tensor:
-            multiply_add(node, late)
-    graph.eliminate_dead_code()
-
-
-def regroup(graph: Graph, node: Any, late: set[Node]) -> None:
-    """``(v a) b`` as ``v (a b)``, where a and b, small and independent of the column, then meet once a batch."""
-    product, b = node.args
-    if not (isinstance(product, Node) and isinstance(b, Node) and product.target is aten.mul.Tensor):
-        return
-    v, a = product.args
-    if not (isinstance(v, Node) and isinstance(a, Node) and v in late and not late & {a, b}):
-        return
-    sizes = [value_of(part).numel() for part in (a, b)]
-    if len(product.users) == 1 and 2 * max(sizes) <= value_of(v).numel() and same_shape(v, node):
-        with graph.inserting_before(node):
-            both = graph.call_function(aten.mul.Tensor, (a, b))
-        both.meta["val"] = value_of(a) * value_of(b)
-        node.args = (v, both)
-
-
-def multiply_add(node: Any, late: set[Node]) -> None:
-    """``x + a b`` in one pass over memory."""
-    for x, product in (node.args[:2], node.args[1::-1]):
-        if not (isinstance(x, Node) and product in late and product.target is aten.mul.Tensor):
-            continue
-        a, b = product.args
-        fits = same_shape(x, node) and same_shape(product, node) and not node.kwargs
-        if fits and isinstance(a, Node) and isinstance(b, Node) and len(product.users) == 1:
-            node.target, node.args = aten.addcmul.default, (x, a, b)
-            return
-
-
-def share_normalised(graph: Graph, node: Any) -> None:
-    """Let the adjoint of a batch norm with frozen statistics read the normalised input that the tangent reads.
-
-    The tangent of γ x̂ + β needs x̂ = (x - μ) / σ, the adjoint needs x: as the adjoint of a batch norm of x̂ with
-    mean 0, variance 1 and weight γ / σ it does without x, which then need not be kept.
-    """
-    gradient, x, weight, mean, variance, *saved, training, eps, mask = node.args
-    if training or not all(isinstance(part, Node) for part in (x, weight, mean, variance)):
-        return
-    for candidate in graph.nodes:
-        if candidate is node:
-            return
-        scale = _scale(candidate, x, mean, variance, eps)
-        if scale is not None:
-            break
-    else:
-        return
-    with graph.inserting_before(node):
-        factor = graph.call_function(aten.mul.Tensor, (weight, scale))
-        centre = graph.call_function(aten.zeros_like.default, (mean,))
-        width = graph.call_function(aten.ones_like.default, (variance,))
-    node.args = (gradient, candidate, factor, centre, width, *saved, training, 0.0, mask)
-
-
-def _scale(node: Any, x: Node, mean: Node, variance: Node, eps: float) -> Node | None:
-    """The vector 1 / σ of a node that is ``(x - mean) / σ``, σ² = variance + eps; ``None`` for other nodes."""
-    if node.target is not aten.mul.Tensor:
-        return None
-    difference, factor = node.args
-    if not (_is(difference, aten.sub.Tensor) and _is(factor, aten.view.default)):
-        return None
-    first, second = difference.args[:2]
-    scale = factor.args[0]
-    if first is not x or not _is(second, aten.view.default) or second.args[0] is not mean:
-        return None
-    if not _is(scale, aten.div.Tensor) or not _is(scale.args[1], aten.sqrt.default):
-        return None
-    one, total = scale.args[0], scale.args[1].args[0]
-    fits = _is(one, aten.fill.Scalar) and one.args[1] == 1 and _is(total, aten.add.Scalar)
-    return scale if fits and total.args == (variance, eps) else None
-
-
-def _is(value: Any, target: object) -> bool:
-    return isinstance(value, Node) and value.target is target

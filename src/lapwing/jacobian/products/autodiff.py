@@ -1,4 +1,4 @@
-"""Derivatives by plain automatic differentiation, one column after the other.
+"""Products by automatic differentiation again for every column: the strategy where nothing can be kept.
 
 Reverse mode is what every operation has that was trained, also where ``torch.func`` or forward mode refuse.
 """
@@ -19,10 +19,12 @@ from torch.func import jvp, vmap
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError, reason_of
+from lapwing.jacobian.forward_pass import along
 from lapwing.jacobian.layers.capture import history
-from lapwing.jacobian.model import Model, along
-from lapwing.jacobian.network.network import ALONE, Network
-from lapwing.jacobian.network.spelled import twice_differentiable
+from lapwing.jacobian.model import Model
+from lapwing.jacobian.network.decompositions import twice_differentiable
+from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.network.serving import ALONE
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linear.model import Chunk
 
@@ -176,15 +178,18 @@ class Columnwise:
     def push(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "k n *event c"]:
         """``J V``, each column beside a forward pass; where that has no derivative, by two adjoints from then on."""
         pushed = forward_mode(self.model.network, self._function, block, self.width, PUSHED)
-        return torch.stack([self._reverse.push(column) for column in block.unbind(1)]) if pushed is None else pushed
+        if pushed is not None:
+            return pushed
+        return torch.stack([self._reverse.push(column) for column in block.unbind(1)])
 
     def pull(self, block: Float[Tensor, "k n *event c"]) -> Float[Tensor, "d k"]:
         """``Jᵀ U``: a backward pass a column."""
         return torch.stack([self._reverse.pull(cotangent) for cotangent in block], dim=1)
 
     def _function(self, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
+        network = self.model.network
         with twice_differentiable():
-            outputs = self.model.network(self.inputs, self.model.network.with_weights(weights))
+            outputs = network(self.inputs, network.with_weights(weights))
         return self.model.likelihood.canonical(outputs)
 
     @cached_property
@@ -192,7 +197,7 @@ class Columnwise:
         return Reverse(self._function, self.model.network.weights)
 
 
-def differentiated(model: Model, room: int, batch: Batch) -> tuple[Chunk, None]:
+def autodiff_chunk(model: Model, room: int, batch: Batch) -> tuple[Chunk, None]:
     """Each column pushed through the network again, and pulled back through it: keeping it saves nothing.
 
     Args:
@@ -200,6 +205,8 @@ def differentiated(model: Model, room: int, batch: Batch) -> tuple[Chunk, None]:
         room: Examples times columns that there is memory for.
         batch: No more examples than that.
     """
-    part = Columnwise(model, batch.inputs, max(1, min(COLUMNS, room // len(batch))))
-    y = model.likelihood.canonical_targets(part.outputs, batch.targets)
-    return Chunk(batch.inputs, part.outputs, y, part.push, part.pull, part.width), None
+    width = max(1, min(COLUMNS, room // len(batch)))
+    jacobian = Columnwise(model, batch.inputs, width)
+    f = jacobian.outputs
+    y = model.likelihood.canonical_targets(f, batch.targets)
+    return Chunk(batch.inputs, f, y, jacobian.push, jacobian.pull, width), None

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.spelled import attend, bag, twice_differentiable
+from lapwing.jacobian.network.decompositions import attend, bag, twice_differentiable
 from tests.posterior_cases import labels, normal, seeded
 
 TABLE, TOKENS = normal(7, 3), torch.tensor([[0, 6, 6, 2], [5, 1, 3, 1], [1, 1, 1, 1]])

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -17,13 +17,16 @@ from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
-from lapwing.jacobian.network.spelled import without_advice
-from lapwing.jacobian.products.plain import Reverse
+from lapwing.jacobian.network.decompositions import without_advice
+from lapwing.jacobian.products.autodiff import Reverse
 
 logger = logging.getLogger(__name__)
 
 BUDGET = 2**28
 """Bytes the activations of copies that go through a pass together may take (256 MiB)."""
+
+Loss: TypeAlias = Callable[..., Tensor]
+"""Of the outputs of one copy, the place of their examples, and what is given of each of them."""
 
 
 @final
@@ -31,17 +34,19 @@ BUDGET = 2**28
 class Copies:
     """Copies of one network that differ in their uncertain weights; the module itself is never written to.
 
-    Copies go through vectorised passes, as many copies and examples at a time as ``BUDGET`` has room for; those of a
+    They go through vectorised passes, as many copies and examples at a time as the budget has room for; those of a
     network that cannot be vectorised go one after the other (which is logged).
 
     Args:
         model: The network and its likelihood.
+        budget: Bytes the activations of copies that go through a pass together may take.
 
     Cost:
-        A forward pass a copy, for gradients a backward pass more; ``BUDGET`` bytes.
+        A forward pass a copy, for gradients a backward pass more; ``budget`` bytes.
     """
 
     model: Model
+    budget: int = BUDGET
 
     def outputs(self, weights: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
         """Canonical outputs of each copy.
@@ -50,10 +55,10 @@ class Copies:
             weights: Uncertain weights of each copy.
             inputs: The n examples all of them see.
         """
-        parts = [
-            self._over(partial(self._outputs, inputs=piece), (weights,), count(piece))
-            for _, piece in self._pieces(inputs)
-        ]
+        parts: list[Tensor] = []
+        for _, piece in self._pieces(inputs):
+            outputs = partial(self._outputs, piece)
+            parts.append(self._over_copies(outputs, outputs, (weights,), count(piece)))
         return torch.cat(parts, dim=1)
 
     def gradients(
@@ -77,30 +82,37 @@ class Copies:
             nll = likelihood.total_nll(f, y)
             return nll - sum((u * f).double().sum() for u in terms)
 
-        return self._summed(loss, weights, batch.inputs, along)
+        return self._summed_gradients(loss, weights, batch.inputs, along)
 
     def pull(
         self, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"]
     ) -> Float[Tensor, "f d"]:
         """The gradient of ``⟨along, f⟩`` in the weights of each copy; otherwise as ``gradients``."""
-        return self._summed(lambda f, _, u: (u * f).double().sum(), weights, inputs, along)
 
-    def _summed(
-        self, loss: Callable[..., Tensor], weights: Tensor, inputs: Inputs, along: Tensor | None
+        def inner(f: Tensor, place: slice, u: Tensor) -> Tensor:
+            return (u * f).double().sum()
+
+        return self._summed_gradients(inner, weights, inputs, along)
+
+    def _summed_gradients(
+        self, loss: Loss, weights: Float[Tensor, "f d"], inputs: Inputs, along: Float[Tensor, "f n *event c"] | None
     ) -> Float[Tensor, "f d"]:
-        """The gradient of a loss of the outputs, their place and ``along``, over all pieces."""
+        """The gradient in the weights of each copy, the losses of all pieces of the examples added up."""
         total = torch.zeros_like(weights)
         for place, piece in self._pieces(inputs):
-
-            def one(w: Tensor, *terms: Tensor, place: slice = place, piece: Inputs = piece) -> Tensor:
-                return loss(self._outputs(w, piece), place, *terms)
-
+            loss_at = partial(self._loss_at, loss, place, piece)
             columns = (weights,) if along is None else (weights, along[:, place])
-            total = total + self._over(grad(one), columns, count(piece), plain=partial(reverse_mode, one))
+            total = total + self._over_copies(grad(loss_at), partial(reverse_mode, loss_at), columns, count(piece))
         return total
 
-    def _outputs(self, weights: Float[Tensor, " d"], inputs: Inputs) -> Float[Tensor, "n *event c"]:
-        return self.model.likelihood.canonical(self.model.network(inputs, self.model.network.with_weights(weights)))
+    def _loss_at(self, loss: Loss, place: slice, inputs: Inputs, weights: Tensor, *terms: Tensor) -> Tensor:
+        """The loss of one copy on the examples of one place."""
+        return loss(self._outputs(inputs, weights), place, *terms)
+
+    def _outputs(self, inputs: Inputs, weights: Float[Tensor, " d"]) -> Float[Tensor, "n *event c"]:
+        """Canonical outputs of one copy."""
+        network = self.model.network
+        return self.model.likelihood.canonical(network(inputs, network.with_weights(weights)))
 
     @property
     def _bytes(self) -> int:
@@ -109,18 +121,13 @@ class Copies:
 
     def _pieces(self, inputs: Inputs) -> Iterator[tuple[slice, Inputs]]:
         """Examples in pieces, each of which one copy has room for."""
-        return chunks(inputs, max(1, BUDGET // self._bytes))
+        return chunks(inputs, max(1, self.budget // self._bytes))
 
-    def _over(
-        self,
-        function: Callable[..., Tensor],
-        columns: tuple[Tensor, ...],
-        examples: int,
-        *,
-        plain: Callable[..., Tensor] | None = None,
+    def _over_copies(
+        self, function: Callable[..., Tensor], plain: Callable[..., Tensor], columns: tuple[Tensor, ...], examples: int
     ) -> Tensor:
-        """A function of one copy and some examples, for all copies; the same by ``plain`` where it is refused."""
-        size = max(1, min(len(columns[0]), BUDGET // (examples * self._bytes)))
+        """A function of one copy and some examples, for all copies, vectorised; ``plain`` one by one if refused."""
+        size = max(1, min(len(columns[0]), self.budget // (examples * self._bytes)))
         with torch.inference_mode(False), torch.no_grad(), without_advice():
             try:
                 return vmap(function, chunk_size=size)(*columns)
@@ -128,7 +135,7 @@ class Copies:
                 raise
             except (RuntimeError, ValueError) as reason:
                 logger.info("cannot vectorise over copies (%s): going through them one by one", reason_of(reason))
-            return torch.stack([(plain or function)(*column) for column in zip(*columns, strict=True)])
+            return torch.stack([plain(*column) for column in zip(*columns, strict=True)])
 
 
 def reverse_mode(function: Callable[..., Tensor], weights: Tensor, *others: Tensor) -> Tensor:

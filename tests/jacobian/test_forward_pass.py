@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import take
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.layers.base import Factor, by_example, jacobian_rows
-from lapwing.jacobian.layers.capture import FEW, STRETCH, Layer, Survey
-from lapwing.jacobian.model import Pass
+from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.layers.base import Factor, Layer, by_example, jacobian_rows
+from lapwing.jacobian.layers.capture import FEW, STRETCH, Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods.base import identity_cotangents
@@ -112,7 +112,7 @@ def test_parts_of_layers_can_be_uncertain(names: tuple[str, ...]) -> None:
     survey = find_layers(network, case.case.inputs)
     assert not survey.without_factors
     (block,) = identity_cotangents(case.outputs)
-    forward = Pass(network, survey, case.case.inputs)
+    forward = Pass.of(network, survey, case.case.inputs)
     torch.testing.assert_close(jacobian_rows(network, forward.factors(block)), case.jacobian[..., places])
     torch.testing.assert_close(forward.gradient(block[0]), case.jacobian[:, 0, places].sum(0))
 
@@ -121,7 +121,7 @@ def test_single_weights_can_be_uncertain() -> None:
     case = known("mlp")
     index = torch.tensor([2, 5, 17])
     network = Network(case.case.model, ("0.weight", "0.bias"), index)
-    forward = Pass(network, find_layers(network, case.case.inputs), case.case.inputs)
+    forward = Pass.of(network, find_layers(network, case.case.inputs), case.case.inputs)
     (block,) = identity_cotangents(case.outputs)
     torch.testing.assert_close(jacobian_rows(network, forward.factors(block)), case.jacobian[..., index])
     torch.testing.assert_close(forward.gradient(block[0]), case.jacobian[:, 0, index].sum(0))
@@ -160,7 +160,7 @@ def test_a_layer_that_does_not_reach_the_outputs_contributes_nothing() -> None:
 
     network, x = Network.of(Unused().double()), torch.randn(3, 2, dtype=torch.float64)
     survey = find_layers(network, x)
-    rows = jacobian_rows(network, Pass(network, survey, x).factors(torch.ones(1, 3, 1, dtype=torch.float64)))
+    rows = jacobian_rows(network, Pass.of(network, survey, x).factors(torch.ones(1, 3, 1, dtype=torch.float64)))
     torch.testing.assert_close(rows, torch.cat([x, torch.ones(3, 1), torch.zeros(3, 3)], dim=1).double().unsqueeze(1))
 
 
@@ -177,7 +177,7 @@ def test_a_layer_that_some_batches_skip_is_refused() -> None:
     network, x = Network.of(Skips()), torch.ones(3, 2)
     survey = find_layers(network, x)
     with pytest.raises(UnsupportedError, match=r"seldom\.weight"):
-        list(Pass(network, survey, -x).factors(torch.ones(1, 3, 2)))
+        list(Pass.of(network, survey, -x).factors(torch.ones(1, 3, 2)))
 
 
 def test_without_layers_there_are_no_layer_factors() -> None:
@@ -185,14 +185,14 @@ def test_without_layers_there_are_no_layer_factors() -> None:
     network = Network(case.case.model, ("scale",))
     survey = find_layers(network, case.case.inputs)
     assert survey.layers == () and survey.without_factors == ("scale",)
-    forward = Pass(network, survey, case.case.inputs)
+    forward = Pass.of(network, survey, case.case.inputs)
     assert list(forward.layer_factors(torch.ones(1, 4, 2, dtype=torch.float64))) == []
 
 
 def test_a_layer_owns_the_calls_on_its_parameters() -> None:
     case = known("called_twice")
     assert case.survey.without_factors == ()
-    calls = case.model.forward(case.case.inputs).watched[1]
+    calls = case.model.forward(case.case.inputs).calls
     assert [sum(layer.owns(call) for call in calls) for layer in case.survey.layers] == [2, 2, 2, 1]
     assert Layer("Linear", "w", None, 0).names == ("w",) and Layer("Linear", None, "b", 0).names == ("b",)
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.plain import differentiated
-from lapwing.jacobian.products.recording import Recording, linearised, recorded, shape_of
+from lapwing.jacobian.products.autodiff import autodiff_chunk
+from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
+from lapwing.jacobian.products.tracing.tracer import Tracer, shape_of
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import ggn_product
 from lapwing.linear.model import Chunk
@@ -26,35 +27,35 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 ONE = torch.zeros(1, 3, dtype=torch.float64)
 
 
-def executor(model: nn.Module, inputs: Inputs = ONE) -> Recording:
+def tracer_of(model: nn.Module, inputs: Inputs = ONE) -> Tracer:
     made = naive.surveyed(Network.of(model), Gaussian(), inputs)
-    return Recording(made, linearised(made.network))
+    return jacobian_tracer(made)
 
 
-def prepared(recording: Recording, batch: Batch) -> Chunk:
-    return recorded(recording, partial(differentiated, recording.model, 100), batch)[0]
+def prepared(tracer: Tracer, batch: Batch) -> Chunk:
+    return traced_chunk(tracer, partial(autodiff_chunk, tracer.model, 100), batch)[0]
 
 
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
 
 
-def check(recording: Recording, n: int, generator: torch.Generator) -> None:
+def check(tracer: Tracer, n: int, generator: torch.Generator) -> None:
     """A product of fresh data against the naive Jacobian."""
     x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
-    rows = naive.jacobian(recording.model.network.module, x)[1].flatten(0, 1)
+    rows = naive.jacobian(tracer.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 2, generator=generator, dtype=torch.float64)
-    chunk = prepared(recording, Batch(x, x[:, :2]))
-    torch.testing.assert_close(chunk.outputs, recording.model.network(x).detach())
+    chunk = prepared(tracer, Batch(x, x[:, :2]))
+    torch.testing.assert_close(chunk.outputs, tracer.model.network(x).detach())
     torch.testing.assert_close(chunk.push(v).flatten(1).mT, rows @ v)
     torch.testing.assert_close(ggn_product(chunk, lambda u: 2.0 * u, v), 2.0 * rows.mT @ rows @ v)
 
 
 def test_a_shape_is_recorded_once_and_holds_for_other_data(generator: torch.Generator) -> None:
-    recording = executor(model())
+    tracer = tracer_of(model())
     for n in (5, 5, 4, 5, 4):
-        check(recording, n, generator)
-    assert len(recording.traces) == 2
+        check(tracer, n, generator)
+    assert len(tracer.traces) == 2
 
 
 def test_inputs_that_are_not_tensors_are_part_of_the_shape() -> None:
@@ -66,22 +67,22 @@ def test_inputs_that_are_not_tensors_are_part_of_the_shape() -> None:
 
 
 def test_too_many_shapes_go_the_plain_way(generator: torch.Generator, caplog: pytest.LogCaptureFixture) -> None:
-    recording = replace(executor(model()), shapes=2)
+    tracer = replace(tracer_of(model()), shapes=2)
     with caplog.at_level(logging.INFO, "lapwing"):
         for n in (2, 3, 4, 5):
-            check(recording, n, generator)
-    assert [halves is not None for halves in recording.traces.values()] == [True, True, False, False]
+            check(tracer, n, generator)
+    assert [halves is not None for halves in tracer.traces.values()] == [True, True, False, False]
     assert "2 shapes" in caplog.text
 
 
 def test_what_cannot_be_recorded_is_said_once_and_done_plainly(caplog: pytest.LogCaptureFixture) -> None:
     case = known("branching")
     likelihood = case.case.likelihood
-    recording = Recording(case.model, linearised(case.network))
+    tracer = jacobian_tracer(case.model)
     v = torch.randn(case.network.size, 2, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "lapwing"):
         for _ in range(2):
-            chunk = prepared(recording, Batch(case.case.inputs, case.case.targets))
+            chunk = prepared(tracer, Batch(case.case.inputs, case.case.targets))
             product = ggn_product(chunk, likelihood.hessian_product(chunk.outputs, chunk.targets), v)
             torch.testing.assert_close(product, naive.ggn(case) @ v)
     assert len([record for record in caplog.records if "cannot record" in record.message]) == 1
@@ -101,29 +102,29 @@ class Selecting(nn.Module):
 
 
 def test_shapes_that_depend_on_the_data_are_not_recorded(generator: torch.Generator) -> None:
-    recording = executor(Selecting().double())
+    tracer = tracer_of(Selecting().double())
     for _ in range(3):
-        check(recording, 6, generator)
-    assert list(recording.traces.values()) == [None]
+        check(tracer, 6, generator)
+    assert list(tracer.traces.values()) == [None]
 
 
 def test_the_same_tensor_twice_is_two_inputs(generator: torch.Generator) -> None:
     bilinear = nn.Bilinear(2, 3, 2).double()
-    recording = executor(bilinear, (ONE[:, :2], ONE))
+    tracer = tracer_of(bilinear, (ONE[:, :2], ONE))
     x = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     y = torch.zeros(4, 2, dtype=torch.float64)
-    v = torch.randn(recording.model.network.size, 1, generator=generator, dtype=torch.float64)
+    v = torch.randn(tracer.model.network.size, 1, generator=generator, dtype=torch.float64)
     for left in (x[:, :2], x[:, 1:]):
         rows = naive.jacobian(bilinear, (left, x))[1].flatten(0, 1)
-        chunk = prepared(recording, Batch((left, x), y))
+        chunk = prepared(tracer, Batch((left, x), y))
         torch.testing.assert_close(ggn_product(chunk, lambda u: u, v), rows.mT @ rows @ v)
 
 
 def test_batches_in_any_layout(generator: torch.Generator) -> None:
-    recording = executor(model())
-    check(recording, 4, generator)
+    tracer = tracer_of(model())
+    check(tracer, 4, generator)
     x = torch.randn(3, 4, generator=generator, dtype=torch.float64).mT
-    rows = naive.jacobian(recording.model.network.module, x)[1].flatten(0, 1)
+    rows = naive.jacobian(tracer.model.network.module, x)[1].flatten(0, 1)
     v = torch.randn(rows.shape[1], 1, generator=generator, dtype=torch.float64)
-    chunk = prepared(recording, Batch(x, x[:, :2]))
+    chunk = prepared(tracer, Batch(x, x[:, :2]))
     torch.testing.assert_close(ggn_product(chunk, lambda u: u, v), rows.mT @ rows @ v)

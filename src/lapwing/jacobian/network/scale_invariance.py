@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked, count, ordinary, over_tensors, place, take
-from lapwing.ground.data.sources import is_pair
-from lapwing.ground.errors import DataError, UnsupportedError, describe
+from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.layout import Params
-from lapwing.jacobian.network.network import Network, call, serving
+from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
-from lapwing.jacobian.survey import unwrapped
+from lapwing.jacobian.network.serving import call, serving
+from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.priors import Layerwise
 
 TOLERANCE = 1e-6
@@ -31,8 +31,9 @@ TINY = 1e-18
 SMALL = 1e-3
 """Parameters of smaller root mean square are tried with other values: the scale of a zero has no effect anywhere."""
 
-FEWEST, MOST = 16, 256
-"""Examples to try with."""
+FEWEST = 16
+MOST = 256
+"""Examples to try with, three a parameter: not fewer, where there are as many, and not more."""
 
 
 def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, output: Output = None) -> Layerwise:
@@ -49,7 +50,8 @@ def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, 
         output: Which part of what the network returns is its output: a key, an index or a function of it.
 
     Raises:
-        DataError: If there are no inputs, or they are not finite, or no two for a normalisation over the batch.
+        DataError: If there are no inputs, they are not finite or not what the network takes, or there are no two for a
+            normalisation over the batch.
         UnsupportedError: If no weight is normalised.
 
     Cost:
@@ -61,12 +63,7 @@ def normalised(model: nn.Module, inputs: InputsLike, precision: float = 1.0, *, 
         (('0.weight', '0.bias'),)
     """
     network = Network.of(unwrapped(model, "normalised(model, x)"), output)
-    try:
-        parts = scale_invariant(network, checked(inputs, network.like))
-    except TypeError as error:
-        if is_pair(inputs):
-            raise DataError("inputs as the network takes them", describe(inputs), "x alone, of (x, y)") from error
-        raise
+    parts = scale_invariant(network, checked(inputs, network.like))
     if not parts:
         raise UnsupportedError(
             "a network with weights that a normalisation leaves without a scale", "none", "Isotropic() or Layerwise()"
@@ -109,15 +106,18 @@ class Trial:
     """
 
     def __init__(self, network: Network, inputs: Inputs) -> None:
-        generator, double = torch.Generator().manual_seed(0), network.like.double()
-        few = take(inputs, slice(0, min(count(inputs), max(FEWEST, min(MOST, 3 * len(network.names))))))
-        self._network, self._inputs = network, over_tensors(ordinary, place(few, double))
+        examples = min(max(3 * len(network.names), FEWEST), MOST)
+        few = take(inputs, slice(0, min(count(inputs), examples)))
+        self._network = network
+        self._inputs = over_tensors(ordinary, place(few, network.like.double()))
         averaging = any(hasattr(part, "running_mean") for part in network.module.modules())
         if averaging and count(few) < 2:
             raise DataError(
                 "two examples or more, for a normalisation over the batch", f"{count(few)}", "a whole batch"
             )
-        self._fixed, self.params = _in_double({**network.fixed, **network.buffers}), _in_double(network.params)
+        self._fixed = _in_double({**network.fixed, **network.buffers})
+        self.params = _in_double(network.params)
+        generator = torch.Generator().manual_seed(0)
         for name, value in self.params.items():
             noise = 0.1 * probes.gaussian(value.shape, like=value, generator=generator)
             if float(value.square().mean()) < SMALL**2:
@@ -125,19 +125,23 @@ class Trial:
 
     def outputs(self, values: Params) -> Tensor:
         """Outputs at given values of the parameters, flat."""
-        held = {name: value.clone() for name, value in self._fixed.items()}
         network = self._network
-        outputs = call(network.module, {**held, **values}, self._inputs, tied=network.tied, output=network.output)
+        fixed = {name: value.clone() for name, value in self._fixed.items()}
+        outputs = call(network.module, {**fixed, **values}, self._inputs, tied=network.tied, output=network.output)
         return outputs.flatten()
 
     def unchanged(self, names: Collection[str]) -> bool:
         """Whether the outputs stay as they are when these parameters are scaled."""
-        return all(self._moved({name: c * self.params[name] for name in names}) <= TOLERANCE for c in (2.0, 0.3))
+        for c in (2.0, 0.3):
+            scaled = {name: c * self.params[name] for name in names}
+            if not self._moved(scaled) <= TOLERANCE:  # NaN too has moved
+                return False
+        return True
 
     def alive(self, names: Collection[str]) -> bool:
         """Whether the outputs change when these parameters take another direction."""
         generator = torch.Generator().manual_seed(1)
-        turned = {}
+        turned: Params = {}
         for name in names:
             value = self.params[name]
             turned[name] = value * (1 + 0.5 * probes.gaussian(value.shape, like=value, generator=generator))
@@ -145,8 +149,10 @@ class Trial:
 
     def slope(self, name: str) -> Float[Tensor, " m"]:
         """``J_p θ_p``: how the outputs begin to change when a parameter is scaled."""
-        step, value = 1e-5, self.params[name]
-        up, down = (self.outputs({**self.params, name: (1 + s) * value}) for s in (step, -step))
+        step = 1e-5
+        value = self.params[name]
+        up = self.outputs({**self.params, name: (1 + step) * value})
+        down = self.outputs({**self.params, name: (1 - step) * value})
         return (up - down) / (2 * step)
 
     def _moved(self, changed: Params) -> float:
@@ -173,8 +179,9 @@ def as_trained(module: nn.Module) -> Generator[None]:
 def _within_layers(network: Network, trial: Trial) -> Iterator[tuple[str, ...]]:
     """Layers that have no scale, or those of their parameters that have none."""
     for layer in network.layout.layers:
-        free = tuple(name for name in layer if trial.unchanged((name,)))
-        group = layer if len(free) < len(layer) and trial.unchanged(layer) else free
+        group = tuple(name for name in layer if trial.unchanged((name,)))
+        if len(group) < len(layer) and trial.unchanged(layer):
+            group = layer
         if group and trial.alive(group):
             yield group
 
@@ -188,13 +195,14 @@ def _across_layers(names: list[str], trial: Trial) -> list[tuple[str, ...]]:
     determined = rows[sizes > 1e-6 * sizes[0]].cpu().numpy()
     weights = np.array([float(trial.params[name].numel()) for name in names])
     widest = _vertex(-weights / weights.sum(), determined, np.zeros(len(names)), np.ones(len(names)))
-    left, groups = widest > 0.5, list[tuple[str, ...]]()
+    left = widest > 0.5
+    groups: list[tuple[str, ...]] = []
     while left.any():
         first = int(left.argmax())
         lowest = np.eye(len(names))[first]
         smallest = _vertex(np.ones(len(names)), determined, lowest, left.astype(float)) > 0.5
         smallest[first] = True
-        group = tuple(name for name, chosen in zip(names, smallest, strict=True) if chosen)
+        group = tuple(name for name, member in zip(names, smallest, strict=True) if member)
         if trial.unchanged(group) and trial.alive(group):
             groups.append(group)
         left &= ~smallest

@@ -14,8 +14,8 @@ from torch._dynamo import eval_frame
 from torch.utils.checkpoint import checkpoint
 
 import lapwing as lw
-from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian.network.network import serving
+from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.jacobian.network.serving import serving
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, refused, seeded
 
@@ -113,7 +113,7 @@ def test_what_is_kept_in_another_way_is_kept_in_eval_mode() -> None:
                 return super().forward(x)
 
     assert bool(found(seeded(Kept).eval()).isfinite().all())
-    with pytest.raises(RuntimeError, match=r"Try model\.eval\(\)"):
+    with refused(UnsupportedError, "Try model.eval()"):
         found(seeded(Kept).train())
 
 
@@ -145,3 +145,25 @@ def test_a_body_in_eight_bits_may_have_an_uncertain_head_and_no_adapter_before_i
     for weights in (lw.All(), lw.Names("adapter.*")):
         with refused(UnsupportedError, "a layer in 8 bits"):
             found(model, weights=weights)
+
+
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Full(), lw.MatrixFree()], ids=lambda x: type(x).__name__)
+def test_inputs_that_a_network_does_not_take_get_a_sentence(structure: Any) -> None:
+    recipe = lw.Laplace(lw.Categorical(), structure=structure)
+    posterior = recipe.fit(seeded(Body), (X, Y))
+    expected = "Expected inputs that the network takes. Got a tensor of shape"
+    with refused(DataError, f"{expected} [12, 2], float64, for which it raises RuntimeError: mat1 and mat2 shapes"):
+        posterior.predict(X[:, :2])
+    with refused(DataError, "Try x alone, of (x, y)"):
+        posterior.predict((X, Y))
+    with refused(DataError, "targets after them, as in fit(model, (x, y))"):
+        recipe.fit(seeded(Body), (Y, X))
+
+
+def test_errors_that_say_more_than_that_stay_as_they_are() -> None:
+    class Singular(Body):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.inv(torch.zeros(2, 2)) @ x
+
+    with pytest.raises(torch.linalg.LinAlgError):
+        found(Singular())

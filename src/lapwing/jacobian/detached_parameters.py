@@ -21,7 +21,7 @@ ROUNDING = 100
 """A difference of the outputs of fewer units in their last place than this is rounding."""
 
 
-def warn_of_hidden(network: Network, inputs: Inputs, outputs: Tensor, params: Params) -> None:
+def warn_of_detached(network: Network, inputs: Inputs, outputs: Tensor, params: Params) -> None:
     """Warns of uncertain parameters whose Jacobian is zero for every example here, and that the outputs depend on.
 
     A zero Jacobian alone is no mistake: units may be dead, a weight may have no part in the outputs. So parameters

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.data.sources import Batch
-from lapwing.jacobian.network import copies as module
-from lapwing.jacobian.network.copies import Copies
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.products.copies import Copies
 from tests.cases import build
 from tests.curvature.naive import surveyed
 from tests.posterior_cases import normal
@@ -50,7 +49,7 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
     along = normal(*found.outputs(weights, batch.inputs).shape, seed=3)
     seen = list[int]()
 
-    def everything() -> list[Tensor]:
+    def everything(found: Copies) -> list[Tensor]:
         seen.clear()
         return [
             found.outputs(weights, batch.inputs),
@@ -58,7 +57,7 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
             found.pull(weights, batch.inputs, along),
         ]
 
-    whole, forward = everything(), Network.__call__
+    whole, forward = everything(found), Network.__call__
 
     def watched(self: Network, inputs: Tensor, *rest: object) -> Tensor:
         seen.append(len(inputs))
@@ -67,8 +66,7 @@ def test_pieces_of_copies_and_examples_add_up(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(Network, "__call__", watched)
     example = sum(found.model.survey.floats) * found.model.network.like.element_size()
     for room in (2 * example, 1):
-        monkeypatch.setattr(module, "BUDGET", room)
-        for one, other in zip(everything(), whole, strict=True):
+        for one, other in zip(everything(Copies(found.model, room)), whole, strict=True):
             torch.testing.assert_close(one, other)
         assert max(seen) == min(len(batch), max(1, room // example))
 

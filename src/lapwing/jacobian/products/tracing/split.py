@@ -8,8 +8,8 @@ done once a column: for a Gauss-Newton matrix 4/3 of the work of a gradient inst
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -18,10 +18,14 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lapwing.ground.errors import UnsupportedError, reason_of
-from lapwing.jacobian.network.network import ALONE
-from lapwing.jacobian.products.graphs import after, check_pure, fuse, simplify
+from lapwing.jacobian.network.serving import ALONE
+from lapwing.jacobian.products.tracing.fusion import fuse
+from lapwing.jacobian.products.tracing.simplification import after, check_pure, simplify
 
-Tensors = tuple[Tensor, ...]
+Tensors: TypeAlias = tuple[Tensor, ...]
+
+Groups: TypeAlias = tuple[Tensors, ...]
+"""The results of a function, in groups that are asked for one at a time."""
 
 
 @final
@@ -31,12 +35,11 @@ class Split:
 
     Args:
         first: From the fixed tensors to what is kept.
-        second: From what is kept and the column to the result.
+        seconds: For each group of results, from what is kept and the column to them; the other groups are left out.
     """
 
     first: GraphModule
-    second: GraphModule
-    parts: dict[tuple[int, int], Split] = field(default_factory=dict, init=False, repr=False)
+    seconds: tuple[GraphModule, ...]
 
     def prepare(self, fixed: Sequence[Tensor]) -> Tensors:
         """All that does not depend on the column.
@@ -47,46 +50,26 @@ class Split:
         with torch.inference_mode(False), torch.no_grad():
             return self.first(*fixed)
 
-    def product(self, kept: Tensors, column: Sequence[Tensor | None]) -> Tensors:
-        """The function's value for one column.
+    def product(self, kept: Tensors, column: Sequence[Tensor | None], group: int = 0) -> Tensors:
+        """One group of the function's results for one column.
 
         Args:
             kept: What ``prepare`` returned.
-            column: Tensors of the shapes that were recorded; ``None`` for those that no result needs.
+            column: Tensors of the shapes that were recorded; ``None`` for those that the group does not need.
+            group: Which.
         """
         with torch.inference_mode(False), torch.no_grad():
-            return self.second(*kept, *column)
-
-    def only(self, start: int, stop: int) -> Split:
-        """The same cut of a function that returns some of the results: the second half does what they need.
-
-        Args:
-            start: First of them.
-            stop: One past the last.
-
-        Example:
-            >>> both = split(lambda a, v, u: (a * v, a + u), [torch.ones(2)], [torch.ones(2), torch.ones(2)])
-            >>> sums = both.only(1, 2)
-            >>> sums.product(sums.prepare([torch.ones(2)]), [None, torch.ones(2)])
-            (tensor([2., 2.]),)
-        """
-        if (start, stop) not in self.parts:
-            graph = Graph()
-            whole: Any = graph.graph_copy(self.second.graph, {})
-            graph.output(whole[start:stop])
-            graph.eliminate_dead_code()
-            self.parts[start, stop] = Split(self.first, _module(self.second, graph))
-        return self.parts[start, stop]
+            return self.seconds[group](*kept, *column)
 
 
-def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Sequence[Tensor]) -> Split:
+def split(function: Callable[..., Groups], fixed: Sequence[Tensor], column: Sequence[Tensor]) -> Split:
     """Record a function of tensors and cut it.
 
     Nothing is computed: the function sees tensors without numbers. All tensors it depends on must be arguments; others
     are held by reference.
 
     Args:
-        function: ``function(*fixed, *column)``, a tuple of tensors.
+        function: ``function(*fixed, *column)``, tuples of tensors.
         fixed: What stays from column to column.
         column: What does not.
 
@@ -97,9 +80,10 @@ def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Seq
         UnsupportedError: If the function cannot be recorded, or what was recorded does not hold for other numbers.
 
     Example:
-        >>> both = split(lambda a, v: (torch.exp(a) * v,), [torch.zeros(2)], [torch.zeros(2)])
-        >>> both.product(both.prepare([torch.zeros(2)]), [torch.ones(2)])
-        (tensor([1., 1.]),)
+        >>> both = split(lambda a, v, u: ((a.exp() * v,), (a + u,)), [torch.zeros(2)], [torch.zeros(2), torch.zeros(2)])
+        >>> kept = both.prepare([torch.zeros(2)])
+        >>> both.product(kept, [torch.ones(2), None]), both.product(kept, [None, torch.ones(2)], 1)
+        ((tensor([1., 1.]),), (tensor([1., 1.]),))
     """
     record: Any = make_fx(functionalize(function), tracing_mode="fake", _allow_non_fake_inputs=True)
     apart = [value.detach() for value in (*fixed, *column)]  # a tensor given twice would be recorded as one input
@@ -112,37 +96,54 @@ def split(function: Callable[..., Tensors], fixed: Sequence[Tensor], column: Seq
     simplify(module.graph)
     check_pure(module.graph)
     fuse(module.graph, len(column))
-    return Split(*cut(module, len(column)))
+    return cut(module, len(column))
 
 
-def cut(module: GraphModule, columns: int) -> tuple[GraphModule, GraphModule]:
-    """Two graphs that do the work of one: what does not depend on the last ``columns`` inputs, and the rest.
+def cut(module: GraphModule, columns: int) -> Split:
+    """The graphs that do the work of one: what does not depend on the last ``columns`` inputs, and the rest.
 
     Returns:
-        The first takes the other inputs and returns all that the second needs of it; the second takes that, and then
-        the last inputs, and returns what the graph did.
+        The first takes the other inputs and returns all that a second needs of it; a second takes that, and then the
+        last inputs, and returns one group of what the graph did.
     """
-    nodes = list(module.graph.nodes)
     late = after(module.graph, columns)
-    kept = [node for node in nodes if node not in late and any(user in late for user in node.users)]
-    first, second = Graph(), Graph()
+    early = [node for node in module.graph.nodes if node not in late]
+    kept = [node for node in early if any(user in late for user in node.users)]
+
+    first = Graph()
     copies: dict[Node, Node] = {}
-    for node in nodes:
-        if node not in late:
-            copies[node] = first.node_copy(node, copies.__getitem__)
+    for node in early:
+        copies[node] = first.node_copy(node, copies.__getitem__)
     first.output(tuple(copies[node] for node in kept))
+
+    second = Graph()
     copies = {node: second.placeholder(f"kept_{number}") for number, node in enumerate(kept)}
-    for node in nodes:
+    for node in module.graph.nodes:
         if node in late:
             copies[node] = second.node_copy(node, copies.__getitem__)
-    return _module(module, first), _module(module, second)
+    (output,) = second.find_nodes(op="output")
+    groups = range(len(output.args[0]))
+    return Split(_module(module, first), tuple(_module(module, only(second, group)) for group in groups))
+
+
+def only(graph: Graph, group: int) -> Graph:
+    """The graph that returns one group of the results, and does no more than they need."""
+    own = Graph()
+    results: Any = own.graph_copy(graph, {})
+    own.output(results[group])
+    own.eliminate_dead_code()
+    return own
 
 
 def held_bytes(tensors: tuple[Any, ...], given: tuple[Tensor, ...] = ()) -> int:
     """Bytes of memory that tensors keep alive, each storage counted once, those of ``given`` not at all."""
     known = {tensor.untyped_storage().data_ptr() for tensor in given}
-    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if isinstance(t, Tensor)}
-    return sum(size for pointer, size in found.items() if pointer not in known)
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        if isinstance(tensor, Tensor):
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(size for pointer, size in sizes.items() if pointer not in known)
 
 
 def _module(module: GraphModule, graph: Graph) -> GraphModule:
