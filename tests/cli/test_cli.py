@@ -117,7 +117,7 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
         (["fit", "theirs"], "Expected a function as module:function"),
         (["fit", "./theirs.py:setup"], "the module's name without .py"),
         (["fit", "nothere:setup"], "No module named 'nothere'. Try calling lapwing from the folder"),
-        (["fit", "theirs:nothere"], "theirs.py. Try one of its functions: data, model, setup, pair,"),
+        (["fit", "theirs:nothere"], "theirs.py. Try one of its functions: "),
         (
             ["evaluate", "theirs:setup", "nothere.safetensors"],
             "no file nothere.safetensors. Try its path",

@@ -211,7 +211,8 @@ def function_of(setup: str) -> Callable[[], Any]:
         raise ConfigError(expected, str(error), "calling lapwing from the folder of the module") from error
     function = getattr(found, name, None)
     if not callable(function):
-        own = [key for key, value in vars(found).items() if inspect.isfunction(value) and value.__module__ == module]
+        functions = inspect.getmembers(found, inspect.isfunction)
+        own = [key for key, value in functions if value.__module__ == module]
         known = f"one of its functions: {', '.join(own)}" if own else f"def {name}(): return model, train"
         raise ConfigError(f"{module} to have a function {name}", f"none in {found.__file__}", known)
     try:

@@ -16,6 +16,7 @@ from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ShapeError
 from lapwing.ground.layout import Layout
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.jacobian.survey import surveyed
@@ -63,6 +64,7 @@ class Observed:
         likelihood: Its noise, Gaussian.
         examples: Rays to a chunk, for mini-batches; ``None`` for all. Each chunk is a product with all of J.
         memory: Bytes that explicit rows may take.
+        shared_rows: The rows of T J, once they were asked for: those of every model of this image and operator.
 
     Raises:
         ShapeError: If T does not fit the image or the targets.
@@ -85,6 +87,7 @@ class Observed:
     likelihood: Likelihood = field(default_factory=Gaussian)
     examples: int | None = None
     memory: int = MEMORY
+    shared_rows: Shared[Tensor] = field(default_factory=Shared[Tensor], repr=False)
     data: Data = field(init=False, repr=False)
     """The numbers of the rays, and what was measured on them."""
 
@@ -155,9 +158,12 @@ class Observed:
         """Whether the rows of T J fit the memory given."""
         return len(self.targets) * self.weights.nbytes <= self.memory
 
-    @cached_property
+    @property
     def features(self) -> Float[Tensor, "rows d"]:
         """The rows of T J, a backward pass each; by J, where that has fewer rows or columns."""
+        return self.shared_rows.of(self.image, self.operator, make=self._rows_of_all)
+
+    def _rows_of_all(self) -> Float[Tensor, "rows d"]:
         rows = len(self.targets)
         d = len(self.weights)
         pixels = self.image.event.numel()
@@ -184,10 +190,11 @@ class Observed:
         Args:
             filters: The prior.
         """
-        made = replace(self, image=Filtered(self.image, filters))
+        image = Filtered(self.image, filters)
+        rows = Shared[Tensor]()
         if self.explicit:
-            vars(made)["features"] = filters.adjoint(self.features.mT).mT.contiguous()
-        return made
+            rows = Shared(filters.adjoint(self.features.mT).mT.contiguous(), image, self.operator)
+        return replace(self, image=image, shared_rows=rows)
 
     @cached_property
     def _image_features(self) -> Matrix | None:

@@ -70,7 +70,8 @@ class Totals:
     @property
     def whole(self) -> Fingerprint:
         """One fingerprint of all examples."""
-        inputs, targets = (sum(part.inputs for part in self.parts), sum(part.targets for part in self.parts))
+        inputs = sum(part.inputs for part in self.parts)
+        targets = sum(part.targets for part in self.parts)
         return Fingerprint(self.examples, inputs, targets, self.nll)
 
 
@@ -92,7 +93,9 @@ class Fold:
     """
 
     def __init__(self, model: Model, size: int, *, graph: bool = True, score: bool = True) -> None:
-        self._model, self._size, self._graph = model, size, graph
+        self._model = model
+        self._size = size
+        self._graph = graph
         self._with_score = score and model.likelihood.noise is not None
         self.parts: list[Fingerprint] = []
         self._counted = self._misfit = 0.0
@@ -206,7 +209,8 @@ def check_same(model: Model, totals: Totals) -> None:
         A forward pass over the data.
     """
     size = max(part.examples for part in totals.parts)
-    then, now = totals.whole, Fold(model, size, graph=False, score=False).totals().whole
+    then = totals.whole
+    now = Fold(model, size, graph=False, score=False).totals().whole
     if not alike(then, now):
         raise DataError(
             f"the data the posterior was fitted to ({then.examples} examples, NLL {then.nll:.6g} nats)",
@@ -236,13 +240,14 @@ def _compare(first: Fingerprint, second: Fingerprint, strict: bool) -> None:
         changed = f"{first.examples} examples, then {second.examples}"
         cure = "drop_last=False and a sampler that visits every example once"
     elif not close(first.inputs, second.inputs):
-        changed, cure = (
-            "other inputs",
+        changed = "other inputs"
+        cure = (
             "the dataset without random augmentation, of which the curvature is that of one random copy, and "
-            "drop_last=False where the loader shuffles",
+            "drop_last=False where the loader shuffles"
         )
     elif not close(first.targets, second.targets):
-        changed, cure = "other targets", "a loader without random labels (mixup, label noise)"
+        changed = "other targets"
+        cure = "a loader without random labels (mixup, label noise)"
     elif not close(first.nll, second.nll):
         raise DataError(
             "the same target for the same input in every pass over the data",

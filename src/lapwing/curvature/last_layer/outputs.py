@@ -57,7 +57,8 @@ class OutputSum:
         sums = torch.stack(diagonals).sum(0)
         few = len(sums) <= TOGETHER
         most = sums.topk(len(sums) if few else TOGETHER if beside[0] else 0).indices
-        self.together, self._diagonal = most.sort().values, torch.zeros_like(sums)
+        self.together = most.sort().values
+        self._diagonal = torch.zeros_like(sums)
         self._block = sums.new_zeros(len(most), len(most))
 
     def share(self, data: Data) -> None:
@@ -90,10 +91,12 @@ class OutputSum:
             yield Kronecker(decompose_nonzero(self._block), right, 1.0 / max(count, 1)), rows[self.together].flatten()
         if bool(alone.any()):
             yield Kronecker(self._diagonal[alone], right, 1.0 / max(count, 1)), rows[alone].flatten()
-            level, share = logging.INFO, 1.0
+            level = logging.INFO
+            share = 1.0
             if len(self._block):  # rows of B add up to 0: what is beside the diagonal is as much as the diagonal
                 beside = self._block.diagonal().sum() - self._block.sum()
-                level, share = logging.WARNING, float(beside / self._diagonal.sum().clamp(min=1e-300))
+                level = logging.WARNING
+                share = float(beside / self._diagonal.sum().clamp(min=1e-300))
             logger.log(
                 level,
                 "of %d outputs the %d of most curvature are kept together and the others apart, by their diagonal: "

@@ -75,7 +75,8 @@ def _check_images(x: Tensor) -> None:
     if not x.is_floating_point():
         raise DataError("real intensities in [0, 1]", f"type {x.dtype}", "x / 255 for bytes")
     check_finite(x, "images", "cleaning the data")
-    low, high = float(x.min()), float(x.max())
+    low = float(x.min())
+    high = float(x.max())
     if low < 0 or high > 1:
         hint = "pixels before they are standardised, and transform= for what the network takes"
         raise DataError("intensities in [0, 1]", f"{low:.3g} to {high:.3g}", hint)

@@ -99,7 +99,8 @@ def fog(x: Images, density: float, generator: torch.Generator | None) -> Images:
     for octave in range(4):
         cells = probes.gaussian([n, 1, 2 ** (octave + 1), 2 ** (octave + 1)], like=x, generator=generator)
         haze = haze + 0.6**octave * functional.interpolate(cells, (h, w), mode="bilinear", align_corners=True)
-    low, high = haze.amin((2, 3), keepdim=True), haze.amax((2, 3), keepdim=True)
+    low = haze.amin((2, 3), keepdim=True)
+    high = haze.amax((2, 3), keepdim=True)
     haze = 0.5 + 0.5 * (haze - low) / (high - low).clamp(min=torch.finfo(x.dtype).tiny)
     return (1 - density) * x + density * haze
 
@@ -182,7 +183,8 @@ def jpeg(x: Images, quality: float, generator: torch.Generator | None = None) ->
     """
     n, channels, h, w = x.shape
     padded = functional.pad(x, (0, -w % SIDE, 0, -h % SIDE), mode="replicate")
-    tall, wide = padded.shape[2] // SIDE, padded.shape[3] // SIDE
+    tall = padded.shape[2] // SIDE
+    wide = padded.shape[3] // SIDE
     blocks = (255 * padded - 128).reshape(n, channels, tall, SIDE, wide, SIDE).transpose(3, 4)
     scale = 50 / quality if quality < 50 else 2 - quality / 50
     steps = (torch.tensor(LUMINANCE, dtype=x.dtype, device=x.device) * scale).round().clamp(1, 255)

@@ -170,7 +170,8 @@ class Family:
 
     def __str__(self) -> str:
         """How many, how stiff, how well resolved, how the draws vary along them."""
-        low, high = float(self.curvature.min()), float(self.curvature.max())
+        low = float(self.curvature.min())
+        high = float(self.curvature.max())
         resolved = float(self.residual.median())
         return (
             f"{len(self.z)} {self.name} directions: curvature {low:.3g} to {high:.3g}, median residual {resolved:.2g}, "

@@ -153,7 +153,8 @@ def _one_by_one(network: Network, params: Params, inputs: Inputs, cotangents: Te
         outputs = network(take(inputs, slice(example, example + 1)), {**network.params, **values})[0]
         if not outputs.requires_grad:  # none of them has a part in the outputs
             return [value.new_zeros(len(cotangents), value.numel()) for value in params.values()]
-        at, directions = list(values.values()), cotangents[:, example].to(outputs)
+        at = list(values.values())
+        directions = cotangents[:, example].to(outputs)
         pulled = [torch.autograd.grad(outputs, at, direction, **options) for direction in directions]
         return [torch.stack([grad.flatten() for grad in grads]) for grads in zip(*pulled, strict=True)]
 

@@ -402,7 +402,8 @@ def row_products(
         variance: Of each weight, in the basis that ``rotate`` leads to.
         rotate: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
     """
-    (n, k), m = left.g.shape[:2], len(right.g)
+    (n, k) = left.g.shape[:2]
+    m = len(right.g)
     size = max(1, ROWS // (k * len(variance) * left.g.itemsize))
     root = variance.sqrt()
 

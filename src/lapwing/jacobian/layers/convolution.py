@@ -218,9 +218,11 @@ def patches(image: Float[Tensor, "n channels *space"], geometry: Geometry, ones:
     for axis, (k, s, d) in enumerate(zip(geometry.kernel, geometry.stride, geometry.dilation, strict=True)):
         windows = windows.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
     windows = windows.unflatten(1, (geometry.groups, -1))  # [n, p, channels, *space, *kernel]
-    space, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
+    space = range(3, 3 + axes)
+    kernel = range(3 + axes, 3 + 2 * axes)
     windows = windows.permute(1, 2, *kernel, 0, *space)
-    inputs, positions = windows.shape[1 : 2 + axes], windows.shape[2 + axes :]
+    inputs = windows.shape[1 : 2 + axes]
+    positions = windows.shape[2 + axes :]
     out = image.new_empty(geometry.groups, inputs.numel() + ones, *positions)
     out[:, : inputs.numel()].unflatten(1, inputs).copy_(windows)
     out[:, inputs.numel() :] = 1.0

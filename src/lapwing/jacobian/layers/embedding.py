@@ -79,7 +79,8 @@ class Embedding(LayerKind):
         """Example, row and gradients of each position that looked up a row with a gradient."""
         n, t = self.index.shape
         example = torch.arange(n, device=self.index.device).repeat_interleave(t)
-        row, g = self.index.flatten(), self.g.transpose(1, 2).flatten(0, 1)
+        row = self.index.flatten()
+        g = self.g.transpose(1, 2).flatten(0, 1)
         if self.padding is None:
             return example, row, g
         kept = row != self.padding
@@ -126,7 +127,8 @@ class Embedding(LayerKind):
 
     def cost(self, cotangents: int) -> Cost:
         """See ``Factor``."""
-        uses, width = self.index.shape[1], self.shape[1]
+        uses = self.index.shape[1]
+        width = self.shape[1]
         kept = uses * (cotangents * width + 4)
         return Cost(0, 0, cotangents * uses * width, kept, uses * width, 0)
 
@@ -160,7 +162,8 @@ class Embedding(LayerKind):
         example, row, summed = self.used
         own = variances.view(len(variances), *self.shape)[:, row]
         each = contracted(summed, own.transpose(0, 1))
-        n, k = self.index.shape[0], summed.shape[1]
+        n = self.index.shape[0]
+        k = summed.shape[1]
         return each.new_zeros(len(variances), n, k, k).index_add_(1, example, each)
 
     def narrowed(self, other: Factor, variance: Float[Tensor, " d"]) -> tuple[Factor, Factor, Float[Tensor, " used"]]:

@@ -106,7 +106,8 @@ class OuterProducts(LayerKind):
         """``sum_t g_t a_tᵀ`` squared; at one position the squares of both."""
         if self.positions > 1:
             return self.flat(self.matrices.square_().sum((0, 1)))
-        g, a = self.g.squeeze(-1).square().sum(1), self.columns.squeeze(-1).square()
+        g = self.g.squeeze(-1).square().sum(1)
+        a = self.columns.squeeze(-1).square()
         return self.flat(torch.einsum("npo,npi->poi", g, a))
 
     def flat(self, matrices: Float[Tensor, "... p o i"]) -> Float[Tensor, "... d"]:
@@ -206,7 +207,8 @@ class OuterProducts(LayerKind):
         if self.positions > 1:
             root = self.matrices.mul_(scale.sqrt()).flatten(2)
             return root @ root.mT
-        g, a = self.g.squeeze(-1), self.columns.squeeze(-1)
+        g = self.g.squeeze(-1)
+        a = self.columns.squeeze(-1)
         root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
         return root @ root.mT
 
@@ -290,8 +292,10 @@ class Linear(OuterProducts):
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V = sum_t g_tᵀ (V a_t)``, from what ``for_products`` made."""
-        a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
-        i, o = a.shape[-1], g.shape[-1]
+        a = self.a[:, 0].mT
+        g = self.g[:, :, 0].mT
+        i = a.shape[-1]
+        o = g.shape[-1]
         weight = block[: o * i].view(o, i, -1).mT.reshape(-1, i)
         moved = a.flatten(0, 1) @ weight.mT
         if self.bias is not None:
@@ -300,8 +304,10 @@ class Linear(OuterProducts):
 
     def pull(self, block: Float[Tensor, "n k c"]) -> Float[Tensor, "d c"]:
         """``Jᵀ U``, from the same: the gradients combined first, then one product with the inputs."""
-        a, g = self.a[:, 0].mT, self.g[:, :, 0].mT
-        i, o = a.shape[-1], g.shape[-1]
+        a = self.a[:, 0].mT
+        g = self.g[:, :, 0].mT
+        i = a.shape[-1]
+        o = g.shape[-1]
         width = block.shape[2]
         moved = combine(g.flatten(2).mT, block).reshape(-1, o * width)
         weight = (moved.mT @ a.flatten(0, 1)).view(o, width, i).mT.reshape(-1, width)

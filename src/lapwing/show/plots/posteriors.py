@@ -106,7 +106,8 @@ def _histogram(diagnosis: Diagnosis, ax: Axes, kw: dict[str, Any]) -> None:
     bars |= {"label": f"{len(distances)} draws"} | kw
     ax.hist(distances, **bars)
     chi2: Any = stats.chi2(diagnosis.dimension)
-    low, high = min(distances.min(), chi2.ppf(1e-3)), max(distances.max(), chi2.ppf(1 - 1e-3))
+    low = min(distances.min(), chi2.ppf(1e-3))
+    high = max(distances.max(), chi2.ppf(1 - 1e-3))
     at = np.linspace(low, high, 400)
     ax.plot(at, chi2.pdf(at), color=INK, linewidth=1.5, label=f"χ²({diagnosis.dimension})")
     ax.set(xlabel="squared distance d²", ylabel="density")

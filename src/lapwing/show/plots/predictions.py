@@ -119,7 +119,8 @@ def plot_band(
         bands = {"observations": ((spread**2 + extra**2) ** 0.5, 0.15)} | bands
     ax = axes(ax, 6.0, 3.6)
     for name, (deviation, alpha) in bands.items():
-        low, high = centre - z * deviation, centre + z * deviation
+        low = centre - z * deviation
+        high = centre + z * deviation
         label = f"{100 * level:g} % of {name}"
         ax.fill_between(at, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
     kw = {"color": INK, "linewidth": 1.5, "label": "mean"} | kw

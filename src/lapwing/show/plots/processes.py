@@ -51,7 +51,8 @@ def plot_process(
     grid = x.to(process.data.inputs)[:, None]
     prediction: Any = process.predict(grid)
     noise = process.likelihood.noise**-0.5
-    mean, std = prediction.mean[:, 0], prediction.outputs.std[:, 0]
+    mean = prediction.mean[:, 0]
+    std = prediction.outputs.std[:, 0]
     ax = plot_band(x, mean.to(x), std.to(x), noise_std=noise, ax=ax, **kw)
     if samples:
         with torch.no_grad():
@@ -95,7 +96,8 @@ def plot_maps(
     _check(process, 2)
     check_count("side", side, 2, usual=60)
     inputs = process.data.inputs
-    low, high = inputs.amin(0), inputs.amax(0)
+    low = inputs.amin(0)
+    high = inputs.amax(0)
     lines = [torch.linspace(float(a), float(b), side).to(inputs) for a, b in zip(low, high, strict=True)]
     outputs = process.outputs(torch.cartesian_prod(*lines))
     first, second = panels(9.6, 3.8, 2) if ax is None else ax
@@ -173,7 +175,8 @@ def _line(process: GPPosterior, x: Tensor) -> Float[Tensor, " m"]:
 
 def _check(process: GPPosterior, width: int) -> None:
     check_kind("process", process, (GPPosterior,), "lw.GP().fit((x, y))")
-    p, c = process.data.inputs.shape[1], process.data.outputs
+    p = process.data.inputs.shape[1]
+    c = process.data.outputs
     if (p, c) != (width, 1):
         hint = "plot_process for one input, plot_maps for two, of a process of one output"
         raise ShapeError(f"a process of {width} inputs and one output", f"{p} inputs and {c} outputs", hint)

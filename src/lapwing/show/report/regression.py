@@ -64,7 +64,8 @@ def write_regression_report(
     """
     x, y = held_out
     prediction: Any = posterior.predict(x)
-    mean, std = prediction.mean[:, 0], prediction.std[:, 0]
+    mean = prediction.mean[:, 0]
+    std = prediction.std[:, 0]
     n = len(posterior.data)
     text = [
         f"A Gaussian process of '{target}' from {len(names)} columns, fitted to {n:,} rows and scored on {len(y):,}.",
@@ -109,7 +110,8 @@ def _plain(posterior: GPPosterior, y: Tensor) -> Row:
 
 def _scales(posterior: GPPosterior, names: Sequence[str]) -> tuple[Row, ...]:
     """A row a column of the inputs, the most telling first; none where the kernel has not one length-scale a column."""
-    labels, values = posterior.kernels[0].labels(), posterior.kernels[0].hyper.exp().tolist()
+    labels = posterior.kernels[0].labels()
+    values = posterior.kernels[0].hyper.exp().tolist()
     found = [value for label, value in zip(labels, values, strict=True) if "lengthscale" in label]
     if len(found) != len(names):
         return ()

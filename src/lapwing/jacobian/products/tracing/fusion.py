@@ -90,7 +90,8 @@ def _scale(node: Any, x: Node, mean: Node, variance: Node, eps: float) -> Node |
         return None
     if not _is(scale, aten.div.Tensor) or not _is(scale.args[1], aten.sqrt.default):
         return None
-    one, total = scale.args[0], scale.args[1].args[0]
+    one = scale.args[0]
+    total = scale.args[1].args[0]
     fits = _is(one, aten.fill.Scalar) and one.args[1] == 1 and _is(total, aten.add.Scalar)
     return scale if fits and total.args == (variance, eps) else None
 
