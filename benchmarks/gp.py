@@ -43,7 +43,7 @@ OURS, PEER, EXACT = "lapwing subset, then pathwise", "GPyTorch Adam", "lapwing e
 NEAR = 0.01
 """The gap that is sought."""
 
-SEARCH = lw.CG(rtol=1e-2, max_iterations=20, preconditioner=lw.PivotedCholesky(500))
+SEARCH = lw.solvers.CG(rtol=1e-2, max_iterations=20, preconditioner=lw.preconditioners.PivotedCholesky(500))
 """Solves of our search: stopped early, for each starts from the last one."""
 
 Split = dict[str, Tensor]
@@ -150,7 +150,7 @@ def searched(setting: Setting) -> Iterator[Row]:
         x, y, first = data["x"][kept], data["y"][kept], initial(data)
         model = sides.Regression(x, y)
         sides.given(model.covar_module, model.likelihood, first)
-        exact = sides.process(x.double(), y.double(), first, solver=lw.Cholesky(max_bytes=2**33))
+        exact = sides.process(x.double(), y.double(), first, solver=lw.solvers.Cholesky(max_bytes=2**33))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start = sides.process(x, y, first, solver=SEARCH)

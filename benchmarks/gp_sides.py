@@ -195,7 +195,7 @@ def growth(meter: Meter, *, n: int) -> None:
         meter.step("step of dual descent", lambda: operator.product_rows(index, block))
     meter.step("product", lambda: operator @ block[:, :1])
     if n <= LARGEST:
-        solver = lw.CG(max_iterations=2, preconditioner=lw.PivotedCholesky(RANK))
+        solver = lw.solvers.CG(max_iterations=2, preconditioner=lw.preconditioners.PivotedCholesky(RANK))
         recipe = lw.GP(1.0 * Matern((0.5,) * 8), lw.Gaussian(10.0), mean="zero", solver=solver)
         process = recipe.fit((x, torch.sin(6 * x[:, 0])))
         meter.step("mean and 64 functions, two steps of conjugate gradients", lambda: process.functions)

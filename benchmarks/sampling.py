@@ -73,7 +73,9 @@ def rows(setting: Setting) -> Iterator[Row]:
     x, y = split.head(60 if setting.quick else setting.images or 5000).to(setting.device).train
     model = digit_cnn(28 if setting.data else 8, hidden=8 if setting.quick else None).to(setting.device)
     train(model, x, y, epochs=setting.epochs or 8, decay=ALPHA / len(y))
-    solver = lw.CG(rtol=more["rtol"], preconditioner=lw.PivotedCholesky(more["rank"]), max_bytes=2**31)
+    solver = lw.solvers.CG(
+        rtol=more["rtol"], preconditioner=lw.preconditioners.PivotedCholesky(more["rank"]), max_bytes=2**31
+    )
     posterior = matrix_free(model, (x, y), ALPHA, solver)
     eigenpairs = top_eigenpairs(posterior.problem.precision, more["stiff"], generator=generator(1))
     stiff = (eigenpairs.values.to(x), eigenpairs.vectors)
@@ -131,7 +133,7 @@ def contour(
 ) -> Drawn:
     """A few samples by contour quadrature; the noise is that of ``Contour.draw`` with the same seed."""
     problem = replace(posterior.problem)  # with nothing built yet
-    way = lw.Contour(points=more["points"], rtol=rtol, max_iterations=more["max_iterations"], shifts="minres")
+    way = lw.solvers.Contour(points=more["points"], rtol=rtol, max_iterations=more["max_iterations"], shifts="minres")
     like = posterior.network.weights
     noise = probes.gaussian((problem.size, more["spec_samples"]), like=like, generator=generator())
     with torch.no_grad(), counted() as columns:

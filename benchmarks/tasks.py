@@ -68,9 +68,9 @@ class Task:
         return lw.Categorical(event_dim=self.event_dim, class_dim=self.class_dim, weight=weight)
 
 
-def matrix_free(model: nn.Module, pair: Pair, alpha: float, solver: lw.CG | None = None) -> MatrixFreePosterior:
+def matrix_free(model: nn.Module, pair: Pair, alpha: float, solver: lw.solvers.CG | None = None) -> MatrixFreePosterior:
     """The posterior by products alone."""
-    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=lw.MatrixFree(solver or lw.CG()))
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(alpha), structure=lw.MatrixFree(solver or lw.solvers.CG()))
     posterior = recipe.fit(model, pair)
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior

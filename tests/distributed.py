@@ -87,11 +87,11 @@ def by_refits(part: Part) -> dict[str, Any]:
     x, _ = examples()
     y = near(refitted(), x)
     data, batches = (part(x), part(y)), [(part(a), part(b)) for a, b in zip(x.split(11), y.split(11), strict=True)]
-    prior, in_sample = lw.Isotropic(20.0), lw.PreTrained("in_sample")
+    prior, in_sample = lw.Isotropic(20.0), lw.hessian_free.PreTrained("in_sample")
     descent = lw.hessian_free.Descent(lambda p: torch.optim.SGD(p, lr=0.1), epochs=4)
     found: dict[str, Any] = {}
     ways_to_fit: dict[str, tuple[Any, Tensor | None, dict[str, Any]]] = {
-        "Newton by a millionth": (lw.Probed(2, 2), None, {}),
+        "Newton by a millionth": (lw.hessian_free.Probed(2, 2), None, {}),
         "Newton by a hundredth": (in_sample, x[:SHOWN], REFITS),
         "descent": (in_sample, x[:SHOWN], {"inner": descent}),
     }
@@ -113,7 +113,7 @@ def alike(part: Part) -> dict[str, Any]:
         recipe = lw.Laplace(lw.Categorical(), structure=lw.Sampled(3))
         fitted = recipe.fit(network(3).to(dtype), [(some.to(dtype), each) for some, _, each in batches])
         found[f"same batches: Sampled {dtype}"] = fitted.predict(x[:SHOWN].to(dtype)).logits.covariance
-    refits = lw.HessianFree(lw.Gaussian(), prior=lw.Isotropic(20.0), fits=lw.Probed(2, 2))
+    refits = lw.HessianFree(lw.Gaussian(), prior=lw.Isotropic(20.0), fits=lw.hessian_free.Probed(2, 2))
     fitted = refits.fit(refitted(), [(some, each) for some, each, _ in batches])
     return found | {"same batches: refits": fitted.predict(x).outputs.covariance}
 
@@ -154,7 +154,7 @@ def told(part: Part) -> dict[str, Any]:
     show("values by the exact Hessian", exact.fit(network(1), (part(x), part(y))))
     solved = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(y)))
     found["diagonal"] = solved.problem.curvature.diagonal()
-    found["gradient"] = lw.RankOne().curvature(solved.problem).dense()
+    found["gradient"] = lw.preconditioners.RankOne().curvature(solved.problem).dense()
     found["score"] = recipe.fit(network(1), (part(x), part(y))).totals.score
     return found
 
@@ -223,14 +223,14 @@ def refused(part: Part) -> dict[str, str]:
     """What is said of that which needs all data in one process, and of what fails in some."""
     x, labels = torch.arange(3.0 * EXAMPLES, dtype=torch.float64).view(-1, 3), torch.arange(EXAMPLES) % 3
 
-    def fitted(structure: lw.Structure, scale: float = 1.0) -> lw.Posterior:
+    def fitted(structure: lw.structures.Structure, scale: float = 1.0) -> lw.Posterior:
         recipe = lw.Laplace(lw.Categorical(), structure=structure)
         return recipe.fit(network(3), (scale * part(x), part(labels)))
 
     calls: dict[str, tuple[type[Exception], Callable[[], object]]] = {
         "Nystrom": (UnsupportedError, lambda: fitted(lw.Nystrom(3, samples=9))),
         "Full": (UnsupportedError, lambda: fitted(lw.Full(view="functions"))),
-        "Sampled": (UnsupportedError, lambda: fitted(lw.Sampled(2, solver=lw.SGD())).predict(x[:1])),
+        "Sampled": (UnsupportedError, lambda: fitted(lw.Sampled(2, solver=lw.solvers.SGD())).predict(x[:1])),
         "known to all": (Exception, lambda: once(True, partial(fails, KeyError("known to all")))),
         "known to one": (Exception, lambda: once(True, partial(fails, OfFirst("known to one")))),
         "inputs too large to square": (NumericalError, lambda: fitted(lw.KFAC(), 1e160)),

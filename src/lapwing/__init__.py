@@ -1,54 +1,59 @@
-"""lapwing: trustworthy error bars for a network that is already trained."""
+"""lapwing: trustworthy error bars for a network that is already trained.
+
+The everyday words are here; everything else is in the module it belongs to, as ``lw.solvers.CG`` and ``lw.gp.Matern``.
+"""
 
 from __future__ import annotations
 
-from lapwing import ct, gp, metrics
+from lapwing import ct, gp, metrics, posteriors, store, structures
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis
-from lapwing.evaluation.corruptions import corrupt, corruption_sweep
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.scores import Scores, evaluate
 from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.scale_invariance import normalised
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson
+from lapwing.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+)
 from lapwing.linear import preconditioners, solvers
-from lapwing.linear.preconditioners import PivotedCholesky, RankOne, Subsample, TopRows
-from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesky, Contour, Lanczos, Perturb, PrimalSGD
-from lapwing.linear.tangent import Tangent
 from lapwing.methods import hessian_free, marginal
-from lapwing.methods.hessian_free import HessianFree, PerPoint, PreTrained, Probed, prune_uncertain
+from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
-from lapwing.methods.marginal import MarginalLikelihood, train_marginal
-from lapwing.posteriors import MatrixFreePosterior, NystromPosterior, Posterior, SampledPosterior
-from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise
-from lapwing.store import load, read_header, save
+from lapwing.methods.marginal import train_marginal
+from lapwing.posteriors import Posterior
+from lapwing.predictive import Classification, Counts, Regression
+from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
+from lapwing.show import plots
+from lapwing.store import load, save
 from lapwing.store.files import installed
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, NystromStopping, Sampled
+from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.weights import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()
 
 __all__ = [
-    "CG",
     "ELBO",
     "EM",
     "GGN",
     "GP",
     "KFAC",
-    "SDD",
-    "SGD",
     "All",
-    "AlternatingProjections",
     "Auto",
     "Bernoulli",
     "Categorical",
-    "Cholesky",
+    "Classification",
     "Comparison",
-    "Contour",
     "ConvergenceWarning",
+    "Counts",
     "DataWarning",
     "Diagonal",
     "DiagonalPrior",
@@ -61,46 +66,31 @@ __all__ = [
     "HessianFree",
     "HeteroscedasticGaussian",
     "Isotropic",
-    "Lanczos",
     "Laplace",
     "LapwingError",
     "LastLayer",
     "Layerwise",
+    "Likelihood",
     "LowRank",
     "MCFisher",
     "MacKay",
-    "MarginalLikelihood",
     "Mask",
     "MatrixFree",
-    "MatrixFreePosterior",
     "Mixup",
     "Names",
     "NegativeBinomial",
     "NetworkWarning",
     "Nystrom",
-    "NystromPosterior",
-    "NystromStopping",
-    "PerPoint",
-    "Perturb",
-    "PivotedCholesky",
     "Poisson",
     "Posterior",
-    "PreTrained",
-    "PrimalSGD",
-    "Probed",
-    "RankOne",
+    "Prior",
+    "Regression",
     "Sampled",
-    "SampledPosterior",
     "Scores",
     "Subnetwork",
-    "Subsample",
-    "Tangent",
-    "TopRows",
     "Validation",
     "baselines",
     "compare",
-    "corrupt",
-    "corruption_sweep",
     "corruptions",
     "ct",
     "diagnose",
@@ -112,11 +102,13 @@ __all__ = [
     "marginal",
     "metrics",
     "normalised",
+    "plots",
+    "posteriors",
     "preconditioners",
-    "prune_uncertain",
-    "read_header",
     "save",
     "solvers",
+    "store",
+    "structures",
     "train_marginal",
     "tune",
 ]

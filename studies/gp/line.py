@@ -52,8 +52,10 @@ def solvers(points: int, products: int, quick: bool) -> dict[str, Solver]:
     """By name, each with about as many products with the matrix."""
     steps = max(200, products * points // 128)
     return {
-        "CG": lw.CG(rtol=1e-8, max_iterations=products, preconditioner=lw.PivotedCholesky(5 if quick else 100)),
-        "CG, plain": lw.CG(rtol=1e-8, max_iterations=products),
+        "CG": lw.solvers.CG(
+            rtol=1e-8, max_iterations=products, preconditioner=lw.preconditioners.PivotedCholesky(5 if quick else 100)
+        ),
+        "CG, plain": lw.solvers.CG(rtol=1e-8, max_iterations=products),
         "SDD": SDD(steps=steps, rtol=1e-8),
         "SGD": PrimalSGD(steps=steps, rtol=1e-8),
     }

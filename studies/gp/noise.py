@@ -32,11 +32,11 @@ OPTIONS: Mapping[str, tuple[Any, str]] = {
 def solvers(setting: Setting) -> dict[str, Solver]:
     """By name."""
     steps, iterations = (setting.more[name] for name in OPTIONS)
-    pivoted = lw.PivotedCholesky(5 if setting.quick else 100)
+    pivoted = lw.preconditioners.PivotedCholesky(5 if setting.quick else 100)
     return {
         "exact": Cholesky(),
         "SDD": SDD(steps=200 if setting.quick else steps, rtol=1e-9),
-        "CG": lw.CG(rtol=1e-2, max_iterations=5 if setting.quick else iterations, preconditioner=pivoted),
+        "CG": lw.solvers.CG(rtol=1e-2, max_iterations=5 if setting.quick else iterations, preconditioner=pivoted),
     }
 
 

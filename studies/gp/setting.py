@@ -22,7 +22,7 @@ NOISE = 0.1
 SOLVERS: dict[str, Solver | str] = {
     "auto": "auto",
     "Cholesky": Cholesky(max_bytes=2**34),
-    "CG": lw.CG(rtol=1e-2, preconditioner=lw.PivotedCholesky(100)),
+    "CG": lw.solvers.CG(rtol=1e-2, preconditioner=lw.preconditioners.PivotedCholesky(100)),
 }
 """By the name of the option ``--solver``, beside SDD."""
 

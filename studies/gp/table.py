@@ -73,7 +73,7 @@ def measured(setting: Setting, name: str, number: int) -> Row:
     more, kept = setting.more, 100 if setting.quick else 5000
     data = smooth(number, kept) if name == SMOOTH else split(setting, name, number)
     (x, y), (new, truth) = data.train, data.test
-    descent = lw.SDD(steps=more["steps"])
+    descent = lw.solvers.SDD(steps=more["steps"])
     few = len(x.unique(dim=0)) <= EXACT
     by_size = SOLVERS["Cholesky"] if few else descent
     solver: Any = {**SOLVERS, "SDD": descent, "by size": by_size}[more["solver"]]

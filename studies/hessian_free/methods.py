@@ -90,12 +90,12 @@ BASELINES: dict[str, Method] = {
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "probed": {},
-    "per point": {"fits": lw.PerPoint(group=256)},
-    "per point, as printed": {"fits": lw.PerPoint(group=256), "antithetic": False, "centred": False},
-    "pre-trained, mean": {"fits": lw.PreTrained("mean")},
-    "pre-trained, absolute": {"fits": lw.PreTrained("absolute")},
-    "pre-trained, in sample": {"fits": lw.PreTrained("in_sample")},
-    "pre-trained, augmented": {"fits": lw.PreTrained("augmented")},
+    "per point": {"fits": lw.hessian_free.PerPoint(group=256)},
+    "per point, as printed": {"fits": lw.hessian_free.PerPoint(group=256), "antithetic": False, "centred": False},
+    "pre-trained, mean": {"fits": lw.hessian_free.PreTrained("mean")},
+    "pre-trained, absolute": {"fits": lw.hessian_free.PreTrained("absolute")},
+    "pre-trained, in sample": {"fits": lw.hessian_free.PreTrained("in_sample")},
+    "pre-trained, augmented": {"fits": lw.hessian_free.PreTrained("augmented")},
 }
 """Options of ``HessianFree``; the default first."""
 

@@ -86,11 +86,11 @@ def sparsification(setting: Setting) -> Iterator[Row]:
 
 def pruned(network: Fitted, std: Float[Tensor, " d"]) -> Row:
     """What is left when every weight within ``std`` of 0 is removed, and when given shares of the weights are."""
-    smaller = lw.prune_uncertain(network.model, std)
+    smaller = lw.hessian_free.prune_uncertain(network.model, std)
     row: Row = {"pruned": float((flat(smaller) == 0).double().mean())}
     row["error"] = mean_absolute_error(smaller, network.data.inside)
     for share in SHARES:
-        smaller = lw.prune_uncertain(network.model, std, share=share)
+        smaller = lw.hessian_free.prune_uncertain(network.model, std, share=share)
         row[f"error_at_{share:.1f}"] = mean_absolute_error(smaller, network.data.inside)
     return row
 

@@ -61,7 +61,7 @@ def test_what_fit_saves_predicts_rows_in_the_units_of_the_table(
 def test_arrays_are_columns(folder: Path) -> None:
     np.savez(folder / "data.npz", x=X.numpy(), y=Y.numpy())
     cli.main(["gp", "fit", "data.npz", "--target", "y", "--kernel", "rbf", "--out", "arrays"])
-    assert lw.read_header("arrays/posterior.safetensors")["notes"] == {"columns": ["x[0]", "x[1]"], "target": "y"}
+    assert lw.store.read_header("arrays/posterior.safetensors")["notes"] == {"columns": ["x[0]", "x[1]"], "target": "y"}
     process: Any = lw.load("arrays/posterior.safetensors")
     assert isinstance(process.kernel.kernel, lw.gp.RBF)
     torch.testing.assert_close(process.data.targets[:, 0].sort().values, Y.sort().values)

@@ -153,7 +153,7 @@ def test_any_error_of_a_method_is_a_row_and_what_came_before_an_interrupt_is_kep
     result = compare(*data, methods=methods, tunings={"broken": Broken(ZeroDivisionError)})
     assert result.row("mine", "default").runs
     assert result.row("mine", "broken").note == "ZeroDivisionError: of its own"
-    assert result.row("odd").note.startswith("RuntimeError: mat1 and mat2 shapes")
+    assert "RuntimeError: mat1 and mat2 shapes" in result.row("odd").note
     with pytest.warns(ConvergenceWarning, match="interrupted before odd"):
         ended = compare(*data, methods=methods, tunings={"broken": Broken(KeyboardInterrupt)})
     assert [(row.method, row.tuned_by) for row in ended.rows] == [
@@ -173,7 +173,9 @@ def test_hessian_free_posteriors_and_predictors_have_one_row_each() -> None:
     x, _ = classes(15, 0)
     train, test, foreign = (x, x.sum(1, keepdim=True)), (x[:6] + 0.1, x[:6, :1]), (x[:4] + 5.0, x[:4, :1])
     model, other = trained(train, 1), trained(test, 1)
-    recipe = lw.HessianFree(lw.Gaussian(4.0), prior=lw.Isotropic(20.0), fits=lw.Probed(probes=4, residual=2))
+    recipe = lw.HessianFree(
+        lw.Gaussian(4.0), prior=lw.Isotropic(20.0), fits=lw.hessian_free.Probed(probes=4, residual=2)
+    )
     methods = {"refits": recipe, "other": Map(other, lw.Gaussian(2.0))}
     result = compare(model, train, test, ood=foreign, validation=test, methods=methods)
     assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [("refits", ""), ("other", "")]
@@ -241,7 +243,7 @@ def test_the_network_is_left_as_it_was() -> None:
 def test_no_function_hides_a_module() -> None:
     """``import lapwing.x`` then ``lapwing.x.y`` would find the function."""
     modules = [name for name in lw.__all__ if importlib.util.find_spec(f"lapwing.{name}")]
-    assert modules == ["ct", "gp", "metrics"]
+    assert {"ct", "gp", "metrics"} <= set(modules)
     assert all(getattr(lw, name) is importlib.import_module(f"lapwing.{name}") for name in modules)
 
 

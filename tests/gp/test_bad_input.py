@@ -170,7 +170,7 @@ def test_a_solve_that_never_began_is_a_sentence() -> None:
 
 
 def test_a_descent_that_diverges_asks_for_a_shorter_step() -> None:
-    process = lw.GP(solver=lw.SDD(step=1e6, steps=50, batch=4)).fit((X, Y))
+    process = lw.GP(solver=lw.solvers.SDD(step=1e6, steps=50, batch=4)).fit((X, Y))
     with refused(NumericalError, "a descent that converges. Got divergence down to steps"):
         process.mean(X)
 

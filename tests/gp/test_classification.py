@@ -156,7 +156,7 @@ def test_what_is_no_class_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"mean": "linear"}, {"solver": lw.CG()}, {"dtype": torch.float32}, {"kernel": (KERNEL, KERNEL)}],
+    [{"mean": "linear"}, {"solver": lw.solvers.CG()}, {"dtype": torch.float32}, {"kernel": (KERNEL, KERNEL)}],
     ids=lambda options: next(iter(options)),
 )
 def test_options_of_real_targets_are_refused(options: dict[str, Any]) -> None:

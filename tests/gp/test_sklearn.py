@@ -75,7 +75,7 @@ def test_it_keeps_its_seconds_and_says_what_they_left_undone(monkeypatch: pytest
     begun = time.perf_counter()
     fitted.predict(x[:3], return_std=True)
     assert time.perf_counter() - begun < 1.0, "solves are made by fit"
-    assert isinstance(fitted.posterior_.solver, lw.CG) and fitted.posterior_.solver.seconds == 1.0
+    assert isinstance(fitted.posterior_.solver, lw.solvers.CG) and fitted.posterior_.solver.seconds == 1.0
     with refused(ConfigError, "seconds"):
         GPRegressor(seconds=0.0).fit(x, y)
 

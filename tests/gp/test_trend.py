@@ -20,16 +20,16 @@ FAR = 1e8
 def test_a_loose_solve_does_not_see_what_the_mean_explains(mean: Mean) -> None:
     (x, y), new = data(150, c=2), normal(5, 3, seed=2)
     slope = 0.01 * FAR * (mean == "linear") * torch.arange(6).double().view(3, 2)
-    recipe = GP(Matern(1.5), lw.Gaussian(100.0), mean=mean, solver=lw.CG(rtol=1e-2), samples=8, features=50)
+    recipe = GP(Matern(1.5), lw.Gaussian(100.0), mean=mean, solver=lw.solvers.CG(rtol=1e-2), samples=8, features=50)
     exact = GP(Matern(1.5), lw.Gaussian(100.0), mean=mean).fit((x, y))
     far = recipe.fit((x, y + 0.01 * FAR + x @ slope))
     torch.testing.assert_close(far.mean(new) - 0.01 * FAR - new @ slope, exact.mean(new), rtol=0, atol=0.03)
-    for again in (far.with_solver(lw.CG(rtol=1.1e-2)), pickle.loads(pickle.dumps(far))):
+    for again in (far.with_solver(lw.solvers.CG(rtol=1.1e-2)), pickle.loads(pickle.dumps(far))):
         assert again.solution.iterations == 0
 
 
-@pytest.mark.parametrize("solver", ["auto", lw.CG(rtol=1e-10)], ids=str)
-def test_a_linear_mean_does_not_see_where_inputs_are(solver: lw.CG) -> None:
+@pytest.mark.parametrize("solver", ["auto", lw.solvers.CG(rtol=1e-10)], ids=str)
+def test_a_linear_mean_does_not_see_where_inputs_are(solver: lw.solvers.CG) -> None:
     (x, y), new = data(), normal(5, 3, seed=2)
     recipe = GP(Matern(1.5), lw.Gaussian(20.0), mean="linear", solver=solver, samples=8, features=50)
     near, far = recipe.fit((x, y)), recipe.fit((x + FAR, y))

@@ -32,7 +32,7 @@ def by_fit(structure: Any) -> Any:
 
 
 def by_refits() -> Any:
-    recipe = lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.PerPoint())
+    recipe = lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.hessian_free.PerPoint())
     return recipe.fit(seeded(Comparing), (X, Y), X[:1])
 
 

@@ -81,7 +81,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "scores": asked(lambda posterior: list(lw.evaluate(posterior, (X, Y)).values())),
     "plain network": lambda model: lw.baselines.Map(model).predict(X).probs,
     "refits": lambda model: (
-        lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.PerPoint())
+        lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.hessian_free.PerPoint())
         .fit(model, (X, Y), X[:1])
         .predict(X[:1])
         .logits.variance

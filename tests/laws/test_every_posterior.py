@@ -65,7 +65,7 @@ def regression(**options: Any) -> Case:
 def refits() -> Case:
     """Of a network, at the new inputs and those of the data."""
     model = mlp(2)
-    recipe = lw.HessianFree(lw.Gaussian(2.0), prior=lw.Isotropic(50.0), fits=lw.Probed(3, 2))
+    recipe = lw.HessianFree(lw.Gaussian(2.0), prior=lw.Isotropic(50.0), fits=lw.hessian_free.Probed(3, 2))
     return Case(recipe.fit(model, (X, Y), torch.cat([NEW, X])), Y, model)
 
 
@@ -73,7 +73,7 @@ def image() -> Case:
     """Of a few rays through a small one."""
     net = UNet(2, scales=1, channels=4, generator=torch.Generator().manual_seed(0)).double()
     operator = Projector(Parallel2d((4, 5), equidistant(3), 6), torch.float64)
-    solver = lw.CG(rtol=1e-12, preconditioner=lw.LowRank(5))
+    solver = lw.solvers.CG(rtol=1e-12, preconditioner=lw.LowRank(5))
     y = normal(operator.shape[0], seed=1)
     found = ImagePosterior.of(net, normal(1, 1, 4, 5), operator, y, noise_std=0.5, samples=3, solver=solver)
     return Case(found, None, net)
@@ -87,7 +87,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sampled": lambda: network(lw.Sampled(6)),
     "matrix-free": lambda: network(lw.MatrixFree()),
     "Gaussian process": regression,
-    "Gaussian process by products": lambda: regression(solver=lw.CG(rtol=1e-10)),
+    "Gaussian process by products": lambda: regression(solver=lw.solvers.CG(rtol=1e-10)),
     "Gaussian process of classes": lambda: Case(lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()).fit((X, THREE)), THREE),
     "refits": refits,
     "image": image,

@@ -21,11 +21,11 @@ X, NEW = normal(30, 4), normal(6, 4, seed=1)
 Y = X @ normal(4, 1, seed=2) + 0.3 * normal(30, 1, seed=3)
 
 SOLVERS: list[Solver] = [
-    lw.Cholesky(),
-    lw.CG(rtol=1e-11),
-    lw.CG(rtol=1e-11, preconditioner=lw.PivotedCholesky(4)),
-    lw.SDD(steps=6_000, batch=10, rtol=1e-9),
-    lw.AlternatingProjections(block=7, epochs=2_000, rtol=1e-9),
+    lw.solvers.Cholesky(),
+    lw.solvers.CG(rtol=1e-11),
+    lw.solvers.CG(rtol=1e-11, preconditioner=lw.preconditioners.PivotedCholesky(4)),
+    lw.solvers.SDD(steps=6_000, batch=10, rtol=1e-9),
+    lw.solvers.AlternatingProjections(block=7, epochs=2_000, rtol=1e-9),
 ]
 
 
@@ -35,7 +35,7 @@ def weight_view() -> Problem:
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
 def test_the_mean_is_that_of_the_weights(solver: Solver) -> None:
-    weights = lw.Cholesky().solve(weight_view(), NOISE * X.mT @ Y).value
+    weights = lw.solvers.Cholesky().solve(weight_view(), NOISE * X.mT @ Y).value
     process = lw.GP(lw.gp.Linear(PRIOR**0.5), lw.Gaussian(NOISE), mean="zero", solver=solver).fit((X, Y))
     torch.testing.assert_close(process.mean(NEW), NEW @ weights, rtol=1e-6, atol=1e-6)
 
@@ -44,14 +44,14 @@ def test_the_covariance_is_that_of_the_weights() -> None:
     process = lw.GP(lw.gp.Linear(PRIOR**0.5), lw.Gaussian(NOISE), mean="zero").fit((X, Y))
     prediction = process.predict(NEW, joint=True)
     assert isinstance(prediction, Regression) and isinstance(prediction.outputs, JointMoments)
-    covariance = NEW @ lw.Cholesky().solve(weight_view(), NEW.mT.contiguous()).value
+    covariance = NEW @ lw.solvers.Cholesky().solve(weight_view(), NEW.mT.contiguous()).value
     torch.testing.assert_close(prediction.outputs.covariance[:, 0, :, 0], covariance)
 
 
 def test_the_evidence_is_that_of_the_weights() -> None:
     process = lw.GP(lw.gp.Linear(PRIOR**0.5), lw.Gaussian(NOISE), mean="zero").fit((X, Y))
     problem = weight_view()
-    weights = lw.Cholesky().solve(problem, NOISE * X.mT @ Y).value
+    weights = lw.solvers.Cholesky().solve(problem, NOISE * X.mT @ Y).value
     fit = NOISE * (Y - X @ weights).square().sum() + PRIOR * weights.square().sum()
     ratio = torch.logdet(problem.precision.dense() / PRIOR)
     evidence = 0.5 * (len(X) * math.log(NOISE / (2 * math.pi)) - fit - ratio)

@@ -16,14 +16,16 @@ from tests.pairwise import pairwise
 from tests.posterior_cases import PRIORS, PROBLEMS, WEIGHTS, Problem, portrait, prior_for, problem
 
 SOLVERS = {
-    "plain": lw.CG(rtol=1e-12),
-    "diagonal": lw.CG(rtol=1e-12, preconditioner=lw.Diagonal()),
-    "kfac": lw.CG(rtol=1e-12, preconditioner=lw.KFAC()),
-    "low-rank": lw.CG(rtol=1e-12, preconditioner=lw.LowRank(5)),
-    "pivoted": lw.CG(rtol=1e-12, preconditioner=lw.PivotedCholesky(5)),
-    "random-pivots": lw.CG(rtol=1e-12, preconditioner=lw.PivotedCholesky(5, pivots="random", block=2)),
-    "subsample": lw.CG(rtol=1e-12, preconditioner=lw.Subsample(4)),
-    "rank-one": lw.CG(rtol=1e-12, preconditioner=lw.RankOne()),
+    "plain": lw.solvers.CG(rtol=1e-12),
+    "diagonal": lw.solvers.CG(rtol=1e-12, preconditioner=lw.Diagonal()),
+    "kfac": lw.solvers.CG(rtol=1e-12, preconditioner=lw.KFAC()),
+    "low-rank": lw.solvers.CG(rtol=1e-12, preconditioner=lw.LowRank(5)),
+    "pivoted": lw.solvers.CG(rtol=1e-12, preconditioner=lw.preconditioners.PivotedCholesky(5)),
+    "random-pivots": lw.solvers.CG(
+        rtol=1e-12, preconditioner=lw.preconditioners.PivotedCholesky(5, pivots="random", block=2)
+    ),
+    "subsample": lw.solvers.CG(rtol=1e-12, preconditioner=lw.preconditioners.Subsample(4)),
+    "rank-one": lw.solvers.CG(rtol=1e-12, preconditioner=lw.preconditioners.RankOne()),
 }
 
 
@@ -38,7 +40,7 @@ def both(
     """The posterior by products, and by dense matrices."""
     case = case_of(name)
     fitted = []
-    for structure in (lw.MatrixFree(lw.CG(rtol=1e-12)), lw.Full(view="weights")):
+    for structure in (lw.MatrixFree(lw.solvers.CG(rtol=1e-12)), lw.Full(view="weights")):
         recipe = lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights])
         usual = case.fit(recipe)
         fitted.append(usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood))
@@ -75,10 +77,12 @@ def test_the_preconditioner_does_not_change_the_answer(name: str, solver: str) -
     torch.testing.assert_close(mine.covariance, theirs.covariance, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("sqrt", [lw.Perturb(), lw.Contour(points=12, rtol=1e-8), lw.Lanczos(steps=60, rtol=1e-8)])
-def test_draws_have_the_posterior_covariance(sqrt: lw.Perturb, generator: torch.Generator) -> None:
+@pytest.mark.parametrize(
+    "sqrt", [lw.solvers.Perturb(), lw.solvers.Contour(points=12, rtol=1e-8), lw.solvers.Lanczos(steps=60, rtol=1e-8)]
+)
+def test_draws_have_the_posterior_covariance(sqrt: lw.solvers.Perturb, generator: torch.Generator) -> None:
     case = case_of("images")
-    structure = lw.MatrixFree(lw.CG(rtol=1e-8), sqrt=sqrt)
+    structure = lw.MatrixFree(lw.solvers.CG(rtol=1e-8), sqrt=sqrt)
     free = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure))
     full = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.Full(view="weights")))
     assert isinstance(free, MatrixFreePosterior) and isinstance(full, WeightPosterior)
@@ -88,7 +92,7 @@ def test_draws_have_the_posterior_covariance(sqrt: lw.Perturb, generator: torch.
 
 def test_a_preconditioned_contour_draws_from_the_posterior(generator: torch.Generator) -> None:
     case = case_of("images")
-    sqrt = lw.Contour(points=12, rtol=1e-8, preconditioner=lw.LowRank(5))
+    sqrt = lw.solvers.Contour(points=12, rtol=1e-8, preconditioner=lw.LowRank(5))
     free = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(sqrt=sqrt)))
     assert isinstance(free, MatrixFreePosterior)
     draws = free.sample(3000, generator=generator)
@@ -132,7 +136,7 @@ def test_other_noise_scales_the_curvature() -> None:
 def test_the_module_is_left_bit_identical() -> None:
     case = case_of("images")
     before = portrait(case.model)
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG(preconditioner=lw.KFAC()))))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG(preconditioner=lw.KFAC()))))
     posterior.predict(case.new)
     posterior.predict(case.new, linearised=False, samples=2)
     posterior.log_marginal()

@@ -35,7 +35,7 @@ def flat(a: float) -> Problem:
     return Problem.of(Matrix(ROWS, examples=1), Diagonal(torch.full((D,), a, dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("solver", [lw.CG(rtol=1e-10), lw.SGD(epochs=4000, batch=N, rtol=1e-7)])
+@pytest.mark.parametrize("solver", [lw.solvers.CG(rtol=1e-10), lw.solvers.SGD(epochs=4000, batch=N, rtol=1e-7)])
 def test_both_objectives_have_one_minimiser(solver: lw.solvers.Solver) -> None:
     problem, samples = model(), 3
     root = problem.root.dense()

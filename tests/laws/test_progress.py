@@ -19,8 +19,8 @@ HEAVY = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_linalg_eigh", "linalg
 
 
 HELD = {name: STRUCTURES[name] for name in ("full-weights", "full-functions", "kfac", "nystrom")} | {
-    "matrix-free": lw.MatrixFree(lw.CG()),
-    "sampled": lw.Sampled(5, lw.CG()),
+    "matrix-free": lw.MatrixFree(lw.solvers.CG()),
+    "sampled": lw.Sampled(5, lw.solvers.CG()),
 }
 
 

@@ -16,7 +16,7 @@ from lapwing.predictive import Draws, Moments
 from tests.laws.test_posteriors import check_covariance, close, moments
 from tests.posterior_cases import PRIORS, PROBLEMS, WEIGHTS, Problem, marginal_blocks, portrait, prior_for, problem
 
-EXACT = lw.CG(rtol=1e-12)
+EXACT = lw.solvers.CG(rtol=1e-12)
 
 COMBINATIONS = [
     *((name, "all", "layerwise") for name in PROBLEMS if name != "images"),
@@ -30,7 +30,7 @@ def case_of(name: str) -> Problem:
     return problem(name)
 
 
-def whitened(posterior: lw.SampledPosterior) -> lw.SampledPosterior:
+def whitened(posterior: lw.posteriors.SampledPosterior) -> lw.posteriors.SampledPosterior:
     """The posterior with noise of covariance Λ exactly, whatever the prior and the scale: ``√k [√s R, A^½]``."""
     root = posterior.problem.root.dense()
     eye = torch.eye(posterior.problem.size, dtype=root.dtype)
@@ -42,7 +42,7 @@ def whitened(posterior: lw.SampledPosterior) -> lw.SampledPosterior:
 
 def both(
     name: str, weights: str = "all", prior: str = "isotropic", samples: int = 2
-) -> tuple[lw.SampledPosterior, WeightPosterior]:
+) -> tuple[lw.posteriors.SampledPosterior, WeightPosterior]:
     """The posterior by draws, and by dense matrices."""
     case, fitted = case_of(name), []
     for structure in (lw.Sampled(samples, EXACT), lw.Full(view="weights")):
@@ -50,11 +50,11 @@ def both(
         usual = case.fit(recipe)
         fitted.append(usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood))
     draws, full = fitted
-    assert isinstance(draws, lw.SampledPosterior) and isinstance(full, WeightPosterior)
+    assert isinstance(draws, lw.posteriors.SampledPosterior) and isinstance(full, WeightPosterior)
     return draws, full
 
 
-def check_same(mine: lw.SampledPosterior, full: WeightPosterior, case: Problem) -> None:
+def check_same(mine: lw.posteriors.SampledPosterior, full: WeightPosterior, case: Problem) -> None:
     """All that two posteriors say, where the draws of one have the covariance of the other."""
     for joint in (False, True):
         ours, theirs = moments(mine, case.new, joint=joint), moments(full, case.new, joint=joint)
@@ -64,7 +64,7 @@ def check_same(mine: lw.SampledPosterior, full: WeightPosterior, case: Problem) 
         assert mine.effective_dimension(estimator).value == pytest.approx(full.effective_dimension(), rel=1e-8)
 
 
-def check_evidence(mine: lw.SampledPosterior, full: WeightPosterior) -> None:
+def check_evidence(mine: lw.posteriors.SampledPosterior, full: WeightPosterior) -> None:
     """The evidence, where the draws of one have the covariance of the other: the quadrature's error alone is left."""
     charge = float(full.evidence.log_joint(full.prior_precisions, full.scale)) - full.log_marginal()
     assert mine.log_marginal().value == pytest.approx(full.log_marginal(), abs=2e-4 * charge + 1e-4)
@@ -160,9 +160,13 @@ def test_the_covariance_is_that_of_the_marginals_of_the_joint() -> None:
 def test_any_solver_gives_the_same_draws() -> None:
     case = case_of("images")
     found = []
-    for solver in (EXACT, lw.CG(rtol=1e-10, preconditioner=lw.LowRank(5)), lw.SGD(epochs=2000, batch=100, rtol=1e-6)):
+    for solver in (
+        EXACT,
+        lw.solvers.CG(rtol=1e-10, preconditioner=lw.LowRank(5)),
+        lw.solvers.SGD(epochs=2000, batch=100, rtol=1e-6),
+    ):
         posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(5.0), structure=lw.Sampled(4, solver)))
-        assert isinstance(posterior, lw.SampledPosterior)
+        assert isinstance(posterior, lw.posteriors.SampledPosterior)
         found.append(posterior.draws)
     for draws in found[1:]:
         torch.testing.assert_close(draws, found[0], rtol=1e-4, atol=1e-5 * math.sqrt(draws.numel()))

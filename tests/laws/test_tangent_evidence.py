@@ -25,7 +25,7 @@ def full(case: Problem, prior: lw.priors.Prior, view: str = "weights") -> lw.Pos
 
 def mode_of(posterior: lw.Posterior, target: str = "affine") -> Mode:
     prior = posterior.prior.operator(posterior.network.uncertain, posterior.network.like)
-    solver = lw.CG(preconditioner=lw.PivotedCholesky(200))
+    solver = lw.solvers.CG(preconditioner=lw.preconditioners.PivotedCholesky(200))
     return Tangent(posterior.training, target).mode(prior, posterior.noise_scale, solver=solver, rtol=1e-9)
 
 

@@ -16,7 +16,7 @@ from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem
 TIMES = 3
 
 
-EVERY = {**STRUCTURES, "sampled": lw.Sampled(4, lw.CG(rtol=1e-12))}
+EVERY = {**STRUCTURES, "sampled": lw.Sampled(4, lw.solvers.CG(rtol=1e-12))}
 """Structures; each meets two problems, and one of them every problem."""
 
 

@@ -147,15 +147,17 @@ def solvers(x: Tensor) -> dict[str, Solver]:
     """Every solver, and every preconditioner that needs a matrix and no features."""
     recipes = {
         "no preconditioner": None,
-        "greedy pivots": lw.PivotedCholesky(9),
-        "random pivots": lw.PivotedCholesky(9, "random", block=4),
+        "greedy pivots": lw.preconditioners.PivotedCholesky(9),
+        "random pivots": lw.preconditioners.PivotedCholesky(9, "random", block=4),
         "eigenpairs": lw.LowRank(9),
         "sketch": lw.LowRank(9, method="nystrom"),
         "diagonal": lw.Diagonal(),
         "known": GivenCurvature(Dense(near(x, x))),
     }
-    found: dict[str, Solver] = {name: lw.CG(rtol=1e-11, preconditioner=recipe) for name, recipe in recipes.items()}
-    return found | {"descent": lw.SGD(epochs=4000, rtol=1e-9, momentum=0.97)}
+    found: dict[str, Solver] = {
+        name: lw.solvers.CG(rtol=1e-11, preconditioner=recipe) for name, recipe in recipes.items()
+    }
+    return found | {"descent": lw.solvers.SGD(epochs=4000, rtol=1e-9, momentum=0.97)}
 
 
 @pytest.mark.parametrize("name", list(solvers(torch.zeros(2, 5).double())))
@@ -178,8 +180,12 @@ def test_a_kernel_alone_is_a_gaussian_process(name: str) -> None:
     assert evidence == pytest.approx(process.log_marginal_likelihood_value_, rel=1e-7)
 
 
-@pytest.mark.parametrize("recipe", [lw.Subsample(3), lw.TopRows(3), lw.RankOne(), lw.KFAC()], ids=str)
-def test_what_needs_features_says_so_of_a_kernel(recipe: lw.Subsample) -> None:
+@pytest.mark.parametrize(
+    "recipe",
+    [lw.preconditioners.Subsample(3), lw.preconditioners.TopRows(3), lw.preconditioners.RankOne(), lw.KFAC()],
+    ids=str,
+)
+def test_what_needs_features_says_so_of_a_kernel(recipe: lw.preconditioners.Subsample) -> None:
     problem = Problem(GramMatrix(Dense(torch.eye(3).double())), Diagonal(torch.ones(3).double()))
     with pytest.raises(UnsupportedError, match=r"a problem with a (linear model and data|network) for"):
         recipe.approximate(problem)

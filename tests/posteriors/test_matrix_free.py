@@ -18,9 +18,9 @@ from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused, seeded
 
 
-def fitted(solver: lw.CG | None = None, sqrt: Any = None, name: str = "images") -> MatrixFreePosterior:
+def fitted(solver: lw.solvers.CG | None = None, sqrt: Any = None, name: str = "images") -> MatrixFreePosterior:
     case = problem(name)
-    structure = lw.MatrixFree(solver or lw.CG(rtol=1e-10), sqrt or lw.Perturb())
+    structure = lw.MatrixFree(solver or lw.solvers.CG(rtol=1e-10), sqrt or lw.solvers.Perturb())
     posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure))
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior
@@ -38,7 +38,7 @@ def test_inputs_in_several_chunks_have_the_same_variances(monkeypatch: pytest.Mo
 
 
 def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    posterior, x = fitted(lw.CG(rtol=1e-13)), problem("images").new
+    posterior, x = fitted(lw.solvers.CG(rtol=1e-13)), problem("images").new
     most, found = [], []
     for budget in (2**27, 1):
         monkeypatch.setattr(matrix_free, "BUDGET", budget)
@@ -51,7 +51,7 @@ def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time(monkeypatch
 
 @pytest.mark.parametrize("ask", ["predict", "joint", "sample", "effective dimension"])
 def test_a_solve_that_stops_short_warns_with_its_residual(ask: str) -> None:
-    posterior, x = fitted(lw.CG(rtol=1e-10, max_iterations=1)), problem("images").new
+    posterior, x = fitted(lw.solvers.CG(rtol=1e-10, max_iterations=1)), problem("images").new
     assert not posterior.solved_outputs(x).solution.converged
     with pytest.warns(lw.ConvergenceWarning, match=r"relative residual of .* Try a preconditioner"):
         match ask:
@@ -68,9 +68,9 @@ def test_a_solve_that_stops_short_warns_with_its_residual(ask: str) -> None:
 @pytest.mark.parametrize(
     ("structure", "cure"),
     [
-        (lw.MatrixFree(lw.SGD(epochs=1)), "SGD with more epochs"),
-        (lw.MatrixFree(lw.CG(), sqrt=lw.Lanczos(1)), "Lanczos with more steps"),
-        (lw.MatrixFree(lw.CG(), sqrt=lw.Contour(max_iterations=1)), r"Contour\(preconditioner"),
+        (lw.MatrixFree(lw.solvers.SGD(epochs=1)), "SGD with more epochs"),
+        (lw.MatrixFree(lw.solvers.CG(), sqrt=lw.solvers.Lanczos(1)), "Lanczos with more steps"),
+        (lw.MatrixFree(lw.solvers.CG(), sqrt=lw.solvers.Contour(max_iterations=1)), r"Contour\(preconditioner"),
     ],
 )
 def test_the_cure_is_that_of_what_stopped_short(structure: lw.MatrixFree, cure: str) -> None:
@@ -91,7 +91,7 @@ def test_a_solve_that_gets_nowhere_is_no_certainty() -> None:
 
 def test_an_interval_that_is_none_is_refused() -> None:
     with refused(ConfigError, "0 < smallest <= largest"):
-        lw.Contour(interval=(2.0, 1.0))
+        lw.solvers.Contour(interval=(2.0, 1.0))
 
 
 def test_float32_reaches_its_default_tolerance_without_a_warning() -> None:
@@ -160,9 +160,9 @@ def test_a_contour_uses_the_interval_and_the_solver_it_is_given(monkeypatch: pyt
         return usual(*args, **options)
 
     monkeypatch.setattr(sampling, "contour_inverse_root", spy)
-    own = lw.Contour(points=4, interval=(0.7, 1e4), shifts="minres")
+    own = lw.solvers.Contour(points=4, interval=(0.7, 1e4), shifts="minres")
     fitted(sqrt=own).sample(2)
-    fitted(sqrt=lw.Contour(points=4)).sample(2)
+    fitted(sqrt=lw.solvers.Contour(points=4)).sample(2)
     assert seen[0]["interval"] == (0.7, 1e4) and seen[0]["method"] == "minres"
     assert seen[1]["interval"][0] == pytest.approx(0.7) and seen[1]["method"] == "cg"
     largest = float(torch.linalg.eigvalsh(fitted().precision_operator.dense())[-1])
@@ -173,7 +173,7 @@ def test_data_that_change_between_passes_are_refused() -> None:
     x, y = normal(12, 3), (normal(12, seed=1) > 0).long()
     model = torch.nn.Linear(3, 2).double()
     noisy = DataLoader(TensorDataset(x, y), batch_size=4, collate_fn=jitter)
-    recipe = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG()))
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.solvers.CG()))
     with refused(DataError, "same data in every pass"):
         recipe.fit(model, noisy)
     recipe.fit(model, DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)).predict(x)

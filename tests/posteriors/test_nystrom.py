@@ -30,16 +30,18 @@ from tests.posterior_cases import (
 
 
 @cache
-def fitted(name: str, residual: bool = True, weights: str = "all") -> tuple[Problem, lw.NystromPosterior, Linearised]:
+def fitted(
+    name: str, residual: bool = True, weights: str = "all"
+) -> tuple[Problem, lw.posteriors.NystromPosterior, Linearised]:
     case = problem(name)
     structure = lw.Nystrom(rank=5, samples=9, residual=residual)
     recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure, weights=WEIGHTS[weights])
     posterior = case.fit(recipe)
-    assert isinstance(posterior, lw.NystromPosterior)
+    assert isinstance(posterior, lw.posteriors.NystromPosterior)
     return case, posterior, Linearised(case, posterior.network)
 
 
-def dense_precision(posterior: lw.NystromPosterior, ggn: Tensor) -> tuple[Tensor, Tensor]:
+def dense_precision(posterior: lw.posteriors.NystromPosterior, ggn: Tensor) -> tuple[Tensor, Tensor]:
     """``Pᵀ s G P + A`` for the projection P onto the span that is orthogonal in A, and A."""
     prior = torch.diag(posterior.prior.diagonal(posterior.network.uncertain, ggn))
     w = posterior.changes

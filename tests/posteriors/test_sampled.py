@@ -22,7 +22,7 @@ from tests.checker import unchecked
 from tests.meter import Meter
 from tests.posterior_cases import normal, problem, refused
 
-EXACT = lw.CG(rtol=1e-11)
+EXACT = lw.solvers.CG(rtol=1e-11)
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Spy(lw.solvers.Solver):
         return EXACT.solve(problem, b, initial=initial)
 
 
-def fitted(samples: int = 4, solver: Any = EXACT, name: str = "images", **options: Any) -> lw.SampledPosterior:
+def fitted(
+    samples: int = 4, solver: Any = EXACT, name: str = "images", **options: Any
+) -> lw.posteriors.SampledPosterior:
     case = problem(name)
     structure = lw.Sampled(samples, solver, **options)
     posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=structure))
-    assert isinstance(posterior, lw.SampledPosterior)
+    assert isinstance(posterior, lw.posteriors.SampledPosterior)
     return posterior
 
 
@@ -111,7 +113,7 @@ class TestSolves:
 
     @pytest.mark.parametrize("ask", ["draws", "predict", "evidence"])
     def test_that_stop_short_warn_with_their_residual(self, ask: str) -> None:
-        posterior = fitted(solver=lw.CG(rtol=1e-10, max_iterations=1))
+        posterior = fitted(solver=lw.solvers.CG(rtol=1e-10, max_iterations=1))
         with pytest.warns(lw.ConvergenceWarning, match=r"relative residual of .* Try a preconditioner"):
             match ask:
                 case "draws":
@@ -202,9 +204,9 @@ class TestNumbers:
     def test_and_of_the_weights_are_chosen_between_as_tuning_does(self, prior: Any) -> None:
         case = problem("gaussian")
         for seed in range(10):
-            structure = lw.Sampled(6, lw.CG(), seed=seed)
+            structure = lw.Sampled(6, lw.solvers.CG(), seed=seed)
             posterior = case.fit(lw.Laplace(case.likelihood, prior=prior, structure=structure))
-            assert isinstance(posterior, lw.SampledPosterior)
+            assert isinstance(posterior, lw.posteriors.SampledPosterior)
             group, diagonal = prior.groups(posterior.network.uncertain)[0], posterior.problem.prior.values
             told = by_draws(posterior.draws, diagonal, group, lambda it=posterior: it.noise_scale * it.output_squares)
             found = posterior.effective_dimension()
@@ -240,7 +242,9 @@ class TestRefusals:
 
     def test_of_estimators_there_are_not(self) -> None:
         with refused(ConfigError, "'auto', 'outputs', 'weights'"):
-            unchecked: Any = inspect.unwrap(lw.SampledPosterior.effective_dimension)  # without the tests' own checker
+            unchecked: Any = inspect.unwrap(
+                lw.posteriors.SampledPosterior.effective_dimension
+            )  # without the tests' own checker
             unchecked(fitted(), "best")
 
     def test_of_a_joint_covariance_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +292,7 @@ def test_draws_of_many_outputs_are_made_and_predict_without_a_matrix_of_them() -
     n, c = 4, 300
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, c)).double()
     x, y = normal(n, 2), torch.arange(n)
-    structure = lw.Sampled(6, solver=lw.CG(preconditioner=None))
+    structure = lw.Sampled(6, solver=lw.solvers.CG(preconditioner=None))
     with Meter() as meter:
         posterior: Any = lw.Laplace(lw.Categorical(), structure=structure).fit(model, (x, y))
         predictions = {link: posterior.predict(x, link).probs for link in ("qmc", "bridge", "probit", "pairwise")}

@@ -84,7 +84,11 @@ def test_what_was_asked_before_does_not_keep_a_posterior_from_travelling(structu
         assert torch.equal(copy.deepcopy(posterior).found.value, posterior.draws)
 
 
-@pytest.mark.parametrize("fits", [lw.PerPoint(), lw.Probed(3, 2), PreTrained()], ids=["points", "probes", "amortised"])
+@pytest.mark.parametrize(
+    "fits",
+    [lw.hessian_free.PerPoint(), lw.hessian_free.Probed(3, 2), PreTrained()],
+    ids=["points", "probes", "amortised"],
+)
 def test_refits_travel_too(fits: object) -> None:
     case = problem("gaussian")
     recipe = lw.HessianFree(case.likelihood, prior=lw.Isotropic(50.0), fits=fits)

@@ -25,9 +25,9 @@ KINDS: dict[str, Any] = {
     "diagonal": lw.Diagonal(),
     "low-rank": lw.LowRank(3),
     "functions": lw.Full(view="functions"),
-    "sampled": lw.Sampled(2, lw.CG(preconditioner=lw.Diagonal())),
+    "sampled": lw.Sampled(2, lw.solvers.CG(preconditioner=lw.Diagonal())),
     "nystrom": lw.Nystrom(4, samples=20),
-    "refits": lw.Probed(2, 2),
+    "refits": lw.hessian_free.Probed(2, 2),
     "amortised": PreTrained(),
 }
 

@@ -28,7 +28,7 @@ GEOMETRIES: tuple[Geometry, ...] = (
 def made(geometry: Geometry) -> tuple[UNet, ImagePosterior]:
     net = UNet(len(geometry.image), scales=1, channels=4, generator=torch.Generator().manual_seed(0)).double()
     operator, z = Projector(geometry, torch.float64), normal(1, 1, *geometry.image)
-    y, solver = normal(operator.shape[0], seed=1), lw.CG(rtol=1e-12, preconditioner=LowRank(5))
+    y, solver = normal(operator.shape[0], seed=1), lw.solvers.CG(rtol=1e-12, preconditioner=LowRank(5))
     posterior = ImagePosterior.of(net, z, operator, y, noise_std=0.5, samples=3, solver=solver)
     return net, lw.tune(posterior, lw.EM(samples=2, steps=2, noise=False))
 

@@ -14,20 +14,20 @@ from lapwing.ground.errors import DataError, UnsupportedError
 from tests.posterior_cases import problem
 
 
-def again(posterior: lw.Posterior, folder: Path, *data: Any) -> lw.NystromPosterior:
+def again(posterior: lw.Posterior, folder: Path, *data: Any) -> lw.posteriors.NystromPosterior:
     lw.save(posterior, folder / "a.safetensors")
     loaded = lw.load(folder / "a.safetensors", copy.deepcopy(posterior.network.module), *data)
-    assert isinstance(loaded, lw.NystromPosterior)
+    assert isinstance(loaded, lw.posteriors.NystromPosterior)
     return loaded
 
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_span_and_report_survive(residual: bool, tmp_path: Path) -> None:
     case = problem("images")
-    stopping = lw.NystromStopping((case.new, torch.tensor([0, 1, 2, 0])), every=3, patience=100)
+    stopping = lw.structures.NystromStopping((case.new, torch.tensor([0, 1, 2, 0])), every=3, patience=100)
     structure = lw.Nystrom(4, samples=9, residual=residual, stopping=stopping)
     posterior = lw.Laplace(case.likelihood, structure=structure).fit(case.model, case.batches(3))
-    assert isinstance(posterior, lw.NystromPosterior)
+    assert isinstance(posterior, lw.posteriors.NystromPosterior)
     loaded = again(posterior, tmp_path)
     ours, theirs = loaded.report, posterior.report
     assert (ours.kept, ours.error, ours.trace, ours.partial) == (
@@ -59,7 +59,7 @@ def test_a_posterior_that_stopped_early_takes_any_data_and_asks_for_none(tmp_pat
     case = problem("images")
     with torch.no_grad():
         wrong = copy.deepcopy(case.model).eval()(case.new).argmin(1)
-    stopping = lw.NystromStopping((case.new, wrong), every=1, patience=2)
+    stopping = lw.structures.NystromStopping((case.new, wrong), every=1, patience=2)
     recipe = lw.Laplace(
         case.likelihood, prior=lw.Isotropic(1e-4), structure=lw.Nystrom(4, samples=9, stopping=stopping)
     )

@@ -14,6 +14,7 @@ import lapwing as lw
 from lapwing.gp import FunctionSamples, GPPosterior, GPStep, Kernel, PriorFunctions
 from lapwing.gp.regression.system import System
 from lapwing.ground.errors import DataError, LapwingError, MismatchError, UnsupportedError
+from lapwing.linear.tangent import Tangent
 from lapwing.predictive import Regression
 from tests.checker import unchecked
 from tests.posterior_cases import mlp, normal, refused
@@ -26,7 +27,11 @@ KERNELS: list[Kernel] = [
     lw.gp.Periodic(3.0, 0.9),
     lw.gp.Tanimoto(),
 ]
-SOLVERS: list[Any] = ["auto", lw.CG(rtol=1e-3, preconditioner=lw.PivotedCholesky(5)), lw.SDD(steps=200, batch=8)]
+SOLVERS: list[Any] = [
+    "auto",
+    lw.solvers.CG(rtol=1e-3, preconditioner=lw.preconditioners.PivotedCholesky(5)),
+    lw.solvers.SDD(steps=200, batch=8),
+]
 
 
 def fitted(kernel: Kernel = KERNELS[0], x: Tensor = X, y: Tensor = Y, **options: Any) -> GPPosterior:
@@ -56,7 +61,7 @@ def test_a_process_comes_back_to_the_last_bit(kernel: Kernel, tmp_path: Path) ->
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("solver", ["auto", lw.CG(rtol=1e-3)], ids=str)
+@pytest.mark.parametrize("solver", ["auto", lw.solvers.CG(rtol=1e-3)], ids=str)
 def test_kernels_and_noises_of_outputs_come_back_to_the_last_bit(solver: Any, tmp_path: Path) -> None:
     recipe = lw.GP((KERNELS[0], KERNELS[2]), lw.Gaussian((80.0, 9.0)), solver=solver, samples=5, dtype=torch.float32)
     process = recipe.fit((X.float(), Y.float()))
@@ -75,7 +80,7 @@ def test_a_process_of_classes_comes_back_to_the_last_bit(tmp_path: Path, monkeyp
     process = replace(process, trace=(GPStep({"lengthscale": 2.0}, -1.5),))
     expected, value = process.predict(NEW.float()), process.log_marginal()
     loaded = again(process, tmp_path)
-    monkeypatch.setattr(lw.Tangent, "mode", None)
+    monkeypatch.setattr(Tangent, "mode", None)
     found = loaded.predict(NEW.float())
     assert torch.equal(found.probs, expected.probs) and found.probs.dtype == torch.float32
     assert loaded.log_marginal() == value and loaded.trace == process.trace and repr(loaded) == repr(process)
@@ -93,7 +98,7 @@ def test_solves_are_kept_and_not_made_again(solver: Any, tmp_path: Path, monkeyp
 
 
 def test_a_loaded_process_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    process = fitted(lw.gp.RBF(1.5), solver=lw.CG(rtol=1e-8), y=Y[:, :1])
+    process = fitted(lw.gp.RBF(1.5), solver=lw.solvers.CG(rtol=1e-8), y=Y[:, :1])
     process.predict(NEW)
     loaded = again(process, tmp_path)
     for mine, theirs in zip(loaded.updated((NEW, NEW[:, 0])).start, process.solutions(), strict=True):

@@ -21,8 +21,8 @@ POINTS = 2
 """Evaluation points: ``PerPoint`` fits the network for each output of each."""
 
 FITS: dict[str, Any] = {
-    "points": lw.PerPoint(),
-    "probes": lw.Probed(3, 2),
+    "points": lw.hessian_free.PerPoint(),
+    "probes": lw.hessian_free.Probed(3, 2),
     "mean": PreTrained(),
     "in-sample": PreTrained("in_sample"),
     "augmented": PreTrained("augmented"),

@@ -15,20 +15,20 @@ from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.store import load, read_header, save
 from tests.posterior_cases import problem, refused
 
-SOLVER = lw.CG(rtol=1e-8, preconditioner=lw.Diagonal())
+SOLVER = lw.solvers.CG(rtol=1e-8, preconditioner=lw.Diagonal())
 
 
-def fitted(name: str = "images", **options: Any) -> lw.SampledPosterior:
+def fitted(name: str = "images", **options: Any) -> lw.posteriors.SampledPosterior:
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(3, SOLVER), **options))
-    assert isinstance(posterior, lw.SampledPosterior)
+    assert isinstance(posterior, lw.posteriors.SampledPosterior)
     return posterior
 
 
-def again(posterior: lw.SampledPosterior, folder: Path, *data: Any) -> lw.SampledPosterior:
+def again(posterior: lw.posteriors.SampledPosterior, folder: Path, *data: Any) -> lw.posteriors.SampledPosterior:
     save(posterior, folder / "a.safetensors")
     loaded = load(folder / "a.safetensors", copy.deepcopy(posterior.network.module), *data)
-    assert isinstance(loaded, lw.SampledPosterior)
+    assert isinstance(loaded, lw.posteriors.SampledPosterior)
     return loaded
 
 

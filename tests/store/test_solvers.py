@@ -15,19 +15,19 @@ from tests.posterior_cases import refused
 from tests.store.test_families import through
 
 SOLVERS = [
-    lw.CG(),
-    lw.CG(rtol=1e-3, max_iterations=7, max_bytes=2**20),
-    lw.PrimalSGD(steps=9, features=7, inducing=0.8, step=0.5),
-    lw.SGD(epochs=3, batch=17, rtol=0.2, step=0.5, momentum=0.8, clip=2.0, seed=4),
+    lw.solvers.CG(),
+    lw.solvers.CG(rtol=1e-3, max_iterations=7, max_bytes=2**20),
+    lw.solvers.PrimalSGD(steps=9, features=7, inducing=0.8, step=0.5),
+    lw.solvers.SGD(epochs=3, batch=17, rtol=0.2, step=0.5, momentum=0.8, clip=2.0, seed=4),
     *(
-        lw.CG(preconditioner=preconditioner)
+        lw.solvers.CG(preconditioner=preconditioner)
         for preconditioner in (
             lw.Diagonal(),
             lw.KFAC(sharing="reduce", bias="separate"),
             lw.LowRank(7, tolerance=0.1, method="lanczos", seed=3),
-            lw.PivotedCholesky(9, pivots="random", block=3, seed=5),
-            lw.RankOne(),
-            lw.Subsample(11, scaled=False, max_bytes=2**21),
+            lw.preconditioners.PivotedCholesky(9, pivots="random", block=3, seed=5),
+            lw.preconditioners.RankOne(),
+            lw.preconditioners.Subsample(11, scaled=False, max_bytes=2**21),
         )
     ),
 ]
@@ -52,7 +52,7 @@ def test_those_of_others_are_refused(inside: bool) -> None:
 
         def approximate(self, problem: Any) -> Any: ...
 
-    solver = lw.CG(preconditioner=LowRank()) if inside else Odd()
+    solver = lw.solvers.CG(preconditioner=LowRank()) if inside else Odd()
     expected = "KFAC, LowRank" if inside else "PrimalSGD, SDD, SGD"
     with refused(UnsupportedError, expected):
         records().state(solver, "solver")

@@ -179,7 +179,7 @@ def test_save_and_load(structure: str, tmp_path: Path) -> None:
 
 def test_products_alone() -> None:
     case = problem("categorical")
-    recipe = lw.Laplace(case.likelihood, prior=GPrior(0.3), structure=lw.MatrixFree(lw.CG(rtol=1e-9)))
+    recipe = lw.Laplace(case.likelihood, prior=GPrior(0.3), structure=lw.MatrixFree(lw.solvers.CG(rtol=1e-9)))
     posterior = case.fit(recipe)
     linear, precision, _ = dense(posterior, "categorical")
     found = posterior.predict(case.new, joint=True).logits.covariance  # type: ignore[attr-defined]

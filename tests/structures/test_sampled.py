@@ -15,7 +15,7 @@ from tests.structures.cases import fit, wide
 
 
 def test_defaults() -> None:
-    assert lw.Sampled() == lw.Sampled(64, lw.CG(preconditioner=lw.LowRank(100)), seed=0)
+    assert lw.Sampled() == lw.Sampled(64, lw.solvers.CG(preconditioner=lw.LowRank(100)), seed=0)
 
 
 def test_other_curvatures_than_the_ggn_are_refused() -> None:
@@ -36,7 +36,9 @@ def test_the_noise_does_not_depend_on_the_prior() -> None:
         case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(a), structure=lw.Sampled(3, seed=4)))
         for a in (0.1, 10.0)
     ]
-    first, second = (posterior.perturbation for posterior in found if isinstance(posterior, lw.SampledPosterior))
+    first, second = (
+        posterior.perturbation for posterior in found if isinstance(posterior, lw.posteriors.SampledPosterior)
+    )
     assert torch.equal(first.data, second.data) and torch.equal(first.prior, second.prior)
 
 
@@ -53,7 +55,7 @@ class Growing:
 
 def test_data_that_change_between_passes_are_refused() -> None:
     x, y = normal(12, 3), (normal(12, seed=1) > 0).long()
-    recipe = lw.Laplace(lw.Categorical(), structure=lw.Sampled(2, lw.CG()))
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.Sampled(2, lw.solvers.CG()))
     with refused(DataError, "same data in every pass"):
         recipe.fit(mlp(), Growing(x, y))
     shuffled = DataLoader(TensorDataset(x, y), batch_size=4, shuffle=True)
@@ -65,8 +67,8 @@ def test_data_that_change_between_passes_are_refused() -> None:
 def test_draws_have_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     case = problem("gaussian")
     model = mlp().to(dtype)
-    posterior = lw.Laplace(case.likelihood, structure=lw.Sampled(2, lw.CG())).fit(model, (case.x, case.y))
-    assert isinstance(posterior, lw.SampledPosterior)
+    posterior = lw.Laplace(case.likelihood, structure=lw.Sampled(2, lw.solvers.CG())).fit(model, (case.x, case.y))
+    assert isinstance(posterior, lw.posteriors.SampledPosterior)
     assert posterior.draws.dtype == posterior.sample().dtype == dtype
     assert posterior.output_squares.dtype == torch.float64
 

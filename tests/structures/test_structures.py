@@ -28,9 +28,9 @@ SEEDED: dict[str, Callable[..., object]] = {
     "Sampled": lw.Sampled,
     "LowRank": lw.LowRank,
     "Nystrom": lw.Nystrom,
-    "SGD": lw.SGD,
+    "SGD": lw.solvers.SGD,
     "Subnetwork": functools.partial(lw.Subnetwork, 3),
-    "PivotedCholesky": functools.partial(lw.PivotedCholesky, 3),
+    "PivotedCholesky": functools.partial(lw.preconditioners.PivotedCholesky, 3),
     "HessianFree": functools.partial(HessianFree, lw.Gaussian()),
 }
 

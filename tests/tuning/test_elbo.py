@@ -75,7 +75,7 @@ def test_it_is_a_lower_bound_of_the_evidence() -> None:
 
 def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
     case = problem("categorical")
-    sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.CG(rtol=1e-10))))
+    sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.solvers.CG(rtol=1e-10))))
     points = tried(sampled, (0.0, 0.5, 1.0, 1.5), samples=4000)
     exact = evidence_at(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights"))), "weights")
     charges = [
@@ -119,7 +119,7 @@ def test_it_is_the_default_where_targets_are_no_labels() -> None:
 
 def test_the_draws_of_the_search_are_those_of_the_posterior() -> None:
     case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.CG(rtol=1e-8))))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.solvers.CG(rtol=1e-8))))
     tuned = lw.tune(posterior, lw.ELBO(samples=4))
     assert tuned.perturbation is posterior.perturbation and tuned.initial is not None
     torch.testing.assert_close(tuned.initial, tuned.draws, rtol=1e-5, atol=1e-7)

@@ -54,7 +54,9 @@ def test_a_certain_network_becomes_better_where_laplaces_evidence_makes_it_worse
 def test_draws_choose_what_the_exact_posterior_chooses() -> None:
     model, train, _ = digits()
     exact = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(model, train)
-    sampled = lw.Laplace(lw.Categorical(), structure=lw.Sampled(8, lw.CG(preconditioner=lw.TopRows(100))))
+    sampled = lw.Laplace(
+        lw.Categorical(), structure=lw.Sampled(8, lw.solvers.CG(preconditioner=lw.preconditioners.TopRows(100)))
+    )
     ours = lw.tune(sampled.fit(model, train), lw.ELBO(samples=32)).prior_precisions
     theirs = lw.tune(exact, lw.ELBO()).prior_precisions
     assert 0.6 < float(ours / theirs) < 1.7
@@ -84,7 +86,7 @@ def certain() -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, torch.arange(40) // 20
 
 
-@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.MatrixFree(lw.CG())])
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.MatrixFree(lw.solvers.CG())])
 def test_it_climbs_where_the_curvature_at_the_weights_is_next_to_nothing(structure: lw.Full | lw.MatrixFree) -> None:
     model, x, y = certain()
     posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-6), structure=structure).fit(model, (x, y))

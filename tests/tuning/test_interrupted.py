@@ -18,7 +18,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(4, lw.CG())], ids=["exact", "solved"])
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(4, lw.solvers.CG())], ids=["exact", "solved"])
 def test_what_was_tried_is_kept(structure: lw.KFAC | lw.Sampled, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "MacKay" and isinstance(structure, lw.Sampled):
         pytest.skip("draws have no exact evidence")
@@ -41,7 +41,7 @@ def test_what_was_tried_is_kept(structure: lw.KFAC | lw.Sampled, name: str, monk
 
 def test_a_solve_that_was_interrupted_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.CG())))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(4, lw.solvers.CG())))
     update, solves = Bar.update, set[int]()
 
     def tenth(bar: Bar, units: int = 1, said: str | None = None) -> None:

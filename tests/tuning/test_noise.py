@@ -114,7 +114,9 @@ def test_structures_that_are_exact_here_end_there_too(structure: Any) -> None:
     torch.testing.assert_close(point_of(tuned), best(at_weights), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("structure", [lw.MatrixFree(lw.CG()), lw.Sampled(64, lw.CG())], ids=["solves", "draws"])
+@pytest.mark.parametrize(
+    "structure", [lw.MatrixFree(lw.solvers.CG()), lw.Sampled(64, lw.solvers.CG())], ids=["solves", "draws"]
+)
 def test_draws_end_near_it(structure: Any) -> None:
     tuned = lw.tune(fit(structure), lw.EM(samples=64, tolerance=0.1))
     torch.testing.assert_close(point_of(tuned), best(marginal), rtol=0, atol=0.1)
@@ -208,6 +210,6 @@ def test_draws_under_a_prior_of_several_precisions_give_each_output_its_share() 
     model = seeded(lambda: nn.Linear(INPUTS, 3, bias=False))
     drawn, exact = (
         lw.EM(samples=256).noises(lw.Laplace(lw.Gaussian(), structure=structure, prior=prior).fit(model, (x, y)))
-        for structure in (lw.MatrixFree(lw.CG()), FULL)
+        for structure in (lw.MatrixFree(lw.solvers.CG()), FULL)
     )
     torch.testing.assert_close(drawn, exact, rtol=0.1, atol=0.0)

@@ -88,7 +88,7 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
     check_fraction("level", level, "--level 0.95")
     if not posterior.is_file():
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
-    header = lw.read_header(posterior)
+    header = lw.store.read_header(posterior)
     kind = str(header.get("posterior"))
     process = lw.load(posterior) if kind == "GPPosterior" else None
     if not isinstance(process, GPPosterior) or process.data.outputs > 1:

@@ -38,7 +38,7 @@ class MatrixFree(Structure):
     Example:
         >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
-        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.CG())).fit(model, (x, y))
+        >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.MatrixFree(lw.solvers.CG())).fit(model, (x, y))
         >>> posterior.predict(x[:2]).probs.shape
         torch.Size([2, 3])
     """

@@ -215,9 +215,9 @@ def test_what_has_no_draws_or_precision_is_refused() -> None:
 
 def test_a_posterior_made_of_draws_is_tested_on_those_it_has(generator: torch.Generator) -> None:
     case = problem("categorical")
-    structure = lw.Sampled(40, lw.CG(rtol=1e-8))
+    structure = lw.Sampled(40, lw.solvers.CG(rtol=1e-8))
     posterior = case.fit(lw.Laplace(case.likelihood, structure=structure))
-    assert isinstance(posterior, lw.SampledPosterior)
+    assert isinstance(posterior, lw.posteriors.SampledPosterior)
     found = diagnose(posterior, generator=generator)
     assert len(found.distances) == 40 and found.passed
     wrong = replace(

@@ -20,7 +20,7 @@ def fitted(features: int = 2000, solver: Solver | None = None) -> GPPosterior:
 
 
 @pytest.mark.parametrize("inputs", [None, 2 * normal(30, 2, seed=2)])
-@pytest.mark.parametrize("solver", [lw.Cholesky(), lw.CG(rtol=1e-6)], ids=["Cholesky", "CG"])
+@pytest.mark.parametrize("solver", [lw.solvers.Cholesky(), lw.solvers.CG(rtol=1e-6)], ids=["Cholesky", "CG"])
 def test_functions_pass_the_tests_of_draws(solver: Solver, inputs: torch.Tensor | None) -> None:
     diagnosis = lw.diagnose(fitted(solver=solver), 150, inputs=inputs, generator=torch.Generator().manual_seed(0))
     assert diagnosis.passed, str(diagnosis)
@@ -36,6 +36,6 @@ def test_functions_of_few_features_are_told() -> None:
 def test_functions_of_loose_solves_are_told() -> None:
     with pytest.warns(lw.ConvergenceWarning):
         diagnosis = lw.diagnose(
-            fitted(solver=lw.SDD(steps=20, batch=8)), 150, generator=torch.Generator().manual_seed(0)
+            fitted(solver=lw.solvers.SDD(steps=20, batch=8)), 150, generator=torch.Generator().manual_seed(0)
         )
     assert not diagnosis.passed

@@ -66,7 +66,7 @@ def test_features_stand_for_the_kernel(count: int) -> None:
 def test_functions_are_drawn_and_the_module_is_left_as_it_was() -> None:
     model = mlp(1).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    process = lw.GP(NTK(model), lw.Gaussian(15.0), solver=lw.CG(rtol=1e-8), samples=3).fit((X, Y))
+    process = lw.GP(NTK(model), lw.Gaussian(15.0), solver=lw.solvers.CG(rtol=1e-8), samples=3).fit((X, Y))
     assert process.predict(NEW).std.shape == (4, 1)  # type: ignore[union-attr]
     assert model.training and all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())

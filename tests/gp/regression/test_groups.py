@@ -32,14 +32,14 @@ def alone(kernel: Kernel | tuple[Kernel, ...], output: int, **options: object) -
     return GP(own, lw.Gaussian(NOISES[output]), **options).fit((x, y[:, output]))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("solver", [lw.Cholesky(), lw.CG(rtol=1e-11)], ids=["Cholesky", "CG"])
+@pytest.mark.parametrize("solver", [lw.solvers.Cholesky(), lw.solvers.CG(rtol=1e-11)], ids=["Cholesky", "CG"])
 @pytest.mark.parametrize("kernel", [Matern(1.2), APART], ids=["one kernel", "kernels"])
 def test_outputs_are_processes_of_their_own(kernel: Kernel | tuple[Kernel, ...], solver: Solver) -> None:
     new = normal(5, 2, seed=3)
     together = GP(kernel, lw.Gaussian(NOISES), solver=solver, samples=3, features=50).fit(data())
     each = [alone(kernel, output, solver=solver) for output in range(3)]
     torch.testing.assert_close(together.mean(new), torch.cat([one.mean(new) for one in each], 1))
-    if isinstance(solver, lw.Cholesky):
+    if isinstance(solver, lw.solvers.Cholesky):
         evidence = sum(float(one.log_marginal()) for one in each)
         assert float(together.log_marginal()) == pytest.approx(evidence, rel=1e-10)
         prediction = together.predict(new)
@@ -96,7 +96,9 @@ def test_functions_of_outputs_have_the_moments_of_their_posteriors() -> None:
 
 def test_variances_read_from_functions_know_the_noise_of_each_output() -> None:
     exact = GP(Matern(1.2), lw.Gaussian(NOISES)).fit(data())
-    drawn = GP(Matern(1.2), lw.Gaussian(NOISES), solver=lw.CG(rtol=1e-8), samples=300, features=1_000).fit(data())
+    drawn = GP(Matern(1.2), lw.Gaussian(NOISES), solver=lw.solvers.CG(rtol=1e-8), samples=300, features=1_000).fit(
+        data()
+    )
     new = normal(4, 2, seed=3)
     torch.testing.assert_close(drawn.predict(new).std, exact.predict(new).std, rtol=0.15, atol=0)
     torch.testing.assert_close(

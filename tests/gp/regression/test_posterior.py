@@ -82,7 +82,7 @@ def test_two_outputs_are_two_processes_of_one_kernel() -> None:
         torch.testing.assert_close(both.mean[:, j : j + 1], one.mean)
         torch.testing.assert_close(both.variance[:, j : j + 1], one.variance)
     assert joined.log_marginal() == pytest.approx(sum(float(process.log_marginal()) for process in apart))
-    by_products = [process.with_solver(lw.CG(rtol=1e-10)).log_marginal() for process in (joined, *apart)]
+    by_products = [process.with_solver(lw.solvers.CG(rtol=1e-10)).log_marginal() for process in (joined, *apart)]
     assert float(by_products[0]) == pytest.approx(float(by_products[1]) + float(by_products[2]))
     assert by_products[0].stderr == pytest.approx(2 * by_products[1].stderr)  # type: ignore[union-attr]
 
@@ -103,8 +103,8 @@ def test_known_noise_of_observations_that_may_repeat_is_that_of_scikit_learn(rep
 
 
 SOLVERS = [
-    lw.CG(rtol=1e-8),
-    lw.CG(rtol=1e-8, preconditioner=lw.PivotedCholesky(10)),
+    lw.solvers.CG(rtol=1e-8),
+    lw.solvers.CG(rtol=1e-8, preconditioner=lw.preconditioners.PivotedCholesky(10)),
     SDD(steps=5_000, batch=16, rtol=1e-6),
     AlternatingProjections(block=12, rtol=1e-8, epochs=200),
 ]
@@ -126,13 +126,14 @@ def test_every_solver_finds_the_mean_and_nearly_the_variance(solver: Solver) -> 
 def test_the_evidence_by_products_has_the_exact_one_within_its_error() -> None:
     x, y = data(200)
     exact = GP(Matern(1.5), lw.Gaussian(NOISE)).fit((x, y)).log_marginal()
-    found = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.CG(rtol=1e-8)).fit((x, y)).log_marginal()
+    found = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.solvers.CG(rtol=1e-8)).fit((x, y)).log_marginal()
     assert abs(float(found) - float(exact)) < 4 * found.stderr < 20  # type: ignore[union-attr]
 
 
 def test_the_error_of_the_evidence_by_products_is_how_far_its_values_are_apart() -> None:
     found = [
-        GP(RBF(1.5), lw.Gaussian(NOISE), solver=lw.CG(), seed=seed).fit(data(c=2)).log_marginal() for seed in range(16)
+        GP(RBF(1.5), lw.Gaussian(NOISE), solver=lw.solvers.CG(), seed=seed).fit(data(c=2)).log_marginal()
+        for seed in range(16)
     ]
     said = sum(each.stderr for each in found) / 16  # type: ignore[union-attr]
     assert 1 / 1.5 < torch.tensor([float(each) for each in found]).std() / said < 1.5
@@ -163,7 +164,7 @@ def test_sampled_functions_have_the_moments_of_the_posterior() -> None:
 
 def test_more_data_come_to_the_same_as_all_at_once() -> None:
     (x, y), new = data(), normal(5, 3, seed=2)
-    recipe = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.CG(rtol=1e-10))
+    recipe = GP(Matern(1.5), lw.Gaussian(NOISE), solver=lw.solvers.CG(rtol=1e-10))
     half = recipe.fit((x[:25], y[:25]))
     half.predict(new)
     torch.testing.assert_close(
@@ -172,7 +173,7 @@ def test_more_data_come_to_the_same_as_all_at_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lapwing.ConvergenceWarning")
-@pytest.mark.parametrize("solver", [lw.CG(rtol=1e-4), SDD(steps=200, batch=32, rtol=1e-9)], ids=["CG", "SDD"])
+@pytest.mark.parametrize("solver", [lw.solvers.CG(rtol=1e-4), SDD(steps=200, batch=32, rtol=1e-9)], ids=["CG", "SDD"])
 def test_more_data_are_solved_for_from_what_is_known(solver: Solver) -> None:
     (x, y), new = data(120), normal(5, 3, seed=2)
     recipe = GP(Matern(1.0), lw.Gaussian(5.0), solver=solver, samples=4)
@@ -188,7 +189,7 @@ def test_more_data_are_solved_for_from_what_is_known(solver: Solver) -> None:
 
 @pytest.mark.parametrize(
     "solver",
-    [lw.CG(rtol=1e-12), SDD(steps=100, rtol=1e-12), lw.PrimalSGD(steps=100, rtol=1e-12),
+    [lw.solvers.CG(rtol=1e-12), SDD(steps=100, rtol=1e-12), lw.solvers.PrimalSGD(steps=100, rtol=1e-12),
      AlternatingProjections(block=10, rtol=1e-12)],
     ids=lambda solver: type(solver).__name__,
 )  # fmt: skip
@@ -212,11 +213,11 @@ def test_an_interrupted_solve_says_its_residual_keeps_what_it_has_and_goes_on(
     relative = torch.linalg.vector_norm(rest) / torch.linalg.vector_norm(data()[1])
     assert found.stopped == "interrupted" and float(found.residual) == pytest.approx(float(relative))
     assert len(residuals) > 1 and residuals[0] > float(relative)
-    further = process.with_solver(lw.CG(rtol=1e-11))
+    further = process.with_solver(lw.solvers.CG(rtol=1e-11))
     assert further.start == (found,) and further.solution.converged
     again = process.with_solver(solver)
     assert again.start == (found,) and float(again.solution.residual) < float(found.residual)
-    assert further.with_solver(lw.CG(rtol=1e-11)) is further
+    assert further.with_solver(lw.solvers.CG(rtol=1e-11)) is further
 
 
 def test_what_is_printed_says_how_much_there_is_and_not_every_number() -> None:
@@ -234,7 +235,7 @@ def test_choices_that_make_no_process_are_refused() -> None:
         GP(dtype=torch.float16)
 
 
-@pytest.mark.parametrize("solver", ["auto", lw.CG(rtol=1e-10)])
+@pytest.mark.parametrize("solver", ["auto", lw.solvers.CG(rtol=1e-10)])
 def test_pickle_keeps_the_solves_and_what_they_predict(solver: Any) -> None:
     x, y = normal(15, 2), normal(15, seed=1)
     process = GP(1.0 * lw.gp.Matern(0.7), lw.Gaussian(50.0), solver=solver, samples=4, features=30).fit((x, y))
@@ -250,14 +251,14 @@ def test_pickle_keeps_the_solves_and_what_they_predict(solver: Any) -> None:
 
 def test_the_solver_follows_the_number_of_observations() -> None:
     assert isinstance(GP().solver_for(100), Cholesky)
-    assert isinstance(GP().solver_for(20_000), lw.CG)
+    assert isinstance(GP().solver_for(20_000), lw.solvers.CG)
     assert isinstance(GP().solver_for(100_001), SDD)
     assert replace(GP(), solver=SDD(steps=7)).solver_for(3) == SDD(steps=7)
 
 
 def test_mean_and_functions_are_found_in_one_solve() -> None:
     x, y = data()
-    recipe = GP(Matern(0.7), lw.Gaussian(10.0), samples=4, features=20, solver=lw.CG(rtol=1e-10))
+    recipe = GP(Matern(0.7), lw.Gaussian(10.0), samples=4, features=20, solver=lw.solvers.CG(rtol=1e-10))
     apart, together = recipe.fit((x, y)), recipe.fit((x, y))
     assert apart.solution.matvecs + apart.functions.solution.matvecs > together.functions.solution.matvecs
     assert together.solution.matvecs == together.functions.solution.matvecs

@@ -70,7 +70,7 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
 
 
 def test_pathwise_gradients_come_near_the_exact_optimum() -> None:
-    start = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-3), features=500).fit(data(60))
+    start = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(rtol=1e-3), features=500).fit(data(60))
     exact = Evidence().tune(start)
     found = Pathwise(steps=60).tune(start)
     best, reached = (float(each.evidence_and_gradient()[0]) for each in (exact, found))
@@ -161,7 +161,9 @@ def test_inputs_that_are_alike_without_noise_are_a_sentence() -> None:
 
 
 def test_interrupted_pathwise_steps_keep_the_last_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-6), samples=4, features=20).fit(data(30))
+    start = GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(rtol=1e-6), samples=4, features=20).fit(
+        data(30)
+    )
     looks, look = list[int](), GPPosterior.estimated_gradient
 
     def interrupting(process: GPPosterior) -> torch.Tensor:
@@ -181,14 +183,14 @@ def test_interrupted_pathwise_steps_keep_the_last_choices(monkeypatch: pytest.Mo
 def test_noise_far_below_single_precision_is_found_in_inputs_of_single_precision() -> None:
     x = torch.linspace(0, 4, 60)[:, None]
     y = x.double().sin() + 1e-4 * normal(60, 1, seed=1)
-    tuned = Evidence().tune(GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(rtol=1e-6)).fit((x, y.float())))
+    tuned = Evidence().tune(GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(rtol=1e-6)).fit((x, y.float())))
     assert tuned.system.groups[0].noise.dtype == torch.float64 and tuned.data.inputs.dtype == torch.float32
     assert tuned.likelihood.noise**-0.5 == pytest.approx(1e-4, rel=0.4)
 
 
 def test_noise_at_what_single_precision_resolves_names_the_cause_and_the_cure() -> None:
     x = torch.linspace(0, 4, 40)[:, None]
-    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.CG(), dtype=torch.float32).fit((x, x.sin()))
+    process = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(), dtype=torch.float32).fit((x, x.sin()))
     says = r"noise variance ended at .*, the least that float32 resolves: .* Try dtype=torch.float64"
     with pytest.warns(ConvergenceWarning, match=says):
         Evidence(steps=60).tune(process)
@@ -197,7 +199,7 @@ def test_noise_at_what_single_precision_resolves_names_the_cause_and_the_cure() 
 def test_a_solve_that_rounding_ends_says_which_precision_does_not() -> None:
     x = torch.linspace(0, 4, 60)[:, None]
     single, double = (
-        GP(100.0 * RBF(1.0), lw.Gaussian(1e6), solver=lw.CG(rtol=1e-7), dtype=dtype).fit((x, x.sin()))
+        GP(100.0 * RBF(1.0), lw.Gaussian(1e6), solver=lw.solvers.CG(rtol=1e-7), dtype=dtype).fit((x, x.sin()))
         for dtype in (torch.float32, None)
     )
     with pytest.warns(ConvergenceWarning, match=r"float32 resolves no more, .* Try dtype=torch.float64"):

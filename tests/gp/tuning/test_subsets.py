@@ -61,7 +61,7 @@ def test_the_noise_stays_above_what_the_dtype_resolves() -> None:
     x = normal(40, 1).float()
     with pytest.warns(ConvergenceWarning, match="noise"):
         found = Subset(40).tune(
-            GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.CG(), dtype=torch.float32).fit((x, 3 * x))
+            GP(1.0 * Matern(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(), dtype=torch.float32).fit((x, 3 * x))
         )
     floor = 10 * torch.finfo(torch.float32).eps * float((3 * x).double().var(correction=0))
     assert 1 / found.likelihood.noise == pytest.approx(floor, rel=1e-3)

@@ -113,7 +113,7 @@ def test_a_comparison_hands_it_to_every_method() -> None:
     targets, recipe = normal(12, 3, seed=1), lw.Laplace(lw.Gaussian(), structure=lw.Diagonal())
     methods = {
         "diagonal": recipe,
-        "refits": lw.HessianFree(lw.Gaussian(), prior=lw.Isotropic(300.0), fits=lw.PerPoint()),
+        "refits": lw.HessianFree(lw.Gaussian(), prior=lw.Isotropic(300.0), fits=lw.hessian_free.PerPoint()),
     }
 
     def compared(kind: str | None) -> list[float]:

@@ -106,7 +106,7 @@ def built(structure: Any, **weights: Any) -> Callable[[nn.Module], Tensor]:
         built(lw.Full(), weights=lw.LastLayer()),
         lambda model: lw.baselines.Map(model).predict(X).logits.variance,
         lambda model: (
-            lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.PerPoint())
+            lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.hessian_free.PerPoint())
             .fit(model, (X, Y), X[:1])
             .predict(X[:1])
             .logits.variance

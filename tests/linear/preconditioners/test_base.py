@@ -17,14 +17,21 @@ from tests.posterior_cases import problem
 
 def products(name: str = "gaussian") -> Problem:
     case = problem(name)
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG())))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG())))
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior.problem
 
 
 @pytest.mark.parametrize(
     "recipe",
-    [lw.Diagonal(), lw.KFAC(), lw.LowRank(5), lw.PivotedCholesky(5), lw.Subsample(5), lw.RankOne()],
+    [
+        lw.Diagonal(),
+        lw.KFAC(),
+        lw.LowRank(5),
+        lw.preconditioners.PivotedCholesky(5),
+        lw.preconditioners.Subsample(5),
+        lw.preconditioners.RankOne(),
+    ],
 )
 def test_with_another_prior_or_noise_only_these_are_others(recipe: CurvatureRecipe) -> None:
     before = products()

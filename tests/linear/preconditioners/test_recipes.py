@@ -23,7 +23,7 @@ from tests.posterior_cases import Linearised, normal, problem, refused
 def setting(name: str = "images", prior: lw.Isotropic | None = None) -> tuple[Problem, Linearised]:
     """A problem of products, and the same one as dense matrices."""
     case = problem(name)
-    structure = lw.MatrixFree(lw.CG())
+    structure = lw.MatrixFree(lw.solvers.CG())
     posterior = case.fit(lw.Laplace(case.likelihood, prior=prior or lw.Isotropic(0.7), structure=structure))
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior.problem, Linearised(case, posterior.network)
@@ -35,14 +35,17 @@ def close(actual: Tensor, expected: Tensor) -> None:
 
 def test_all_examples_are_the_precision_itself() -> None:
     products, dense = setting()
-    close(lw.Subsample(10).approximate(products).dense(), dense.ggn + 0.7 * torch.eye(products.size).double())
+    close(
+        lw.preconditioners.Subsample(10).approximate(products).dense(),
+        dense.ggn + 0.7 * torch.eye(products.size).double(),
+    )
 
 
 def test_some_examples_stand_for_all() -> None:
     products, dense = setting("gaussian")
     identity = torch.eye(products.size).double()
-    plain = lw.Subsample(5, scaled=False).approximate(products).dense() - 0.7 * identity
-    scaled = lw.Subsample(5).approximate(products).dense() - 0.7 * identity
+    plain = lw.preconditioners.Subsample(5, scaled=False).approximate(products).dense() - 0.7 * identity
+    scaled = lw.preconditioners.Subsample(5).approximate(products).dense() - 0.7 * identity
     close(scaled, 2 * plain)
     assert torch.linalg.eigvalsh(dense.ggn - plain).min() > -1e-10
     assert plain.trace() > 0
@@ -59,7 +62,7 @@ def test_each_label_stands_for_its_own() -> None:
     for label, weight in ((0, 3.0), (1, 4 / 3)):
         first = (y == label).nonzero()[:3, 0]
         expected += weight * Linearised(replace(case, x=case.x[first], y=y[first]), posterior.network).ggn
-    close(lw.Subsample(6).curvature(posterior.problem).dense(), expected)
+    close(lw.preconditioners.Subsample(6).curvature(posterior.problem).dense(), expected)
 
 
 def positions(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Data:
@@ -102,13 +105,20 @@ def test_a_recipe_that_can_change_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [lw.Diagonal(), lw.KFAC(), lw.LowRank(500), lw.PivotedCholesky(500), lw.Subsample(10)]
+    "recipe",
+    [
+        lw.Diagonal(),
+        lw.KFAC(),
+        lw.LowRank(500),
+        lw.preconditioners.PivotedCholesky(500),
+        lw.preconditioners.Subsample(10),
+    ],
 )
 def test_noise_scales_the_curvature_and_not_the_prior(recipe: Preconditioner) -> None:
     case = problem("gaussian")
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG())))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG())))
     noisier = posterior.with_choices(lw.Isotropic(0.3), lw.Gaussian(10.0))
-    again = case.fit(lw.Laplace(lw.Gaussian(10.0), prior=lw.Isotropic(0.3), structure=lw.MatrixFree(lw.CG())))
+    again = case.fit(lw.Laplace(lw.Gaussian(10.0), prior=lw.Isotropic(0.3), structure=lw.MatrixFree(lw.solvers.CG())))
     assert isinstance(noisier, MatrixFreePosterior) and isinstance(again, MatrixFreePosterior)
     found, expected = (recipe.approximate(it.problem).dense() for it in (noisier, again))
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
@@ -121,7 +131,7 @@ def test_the_gradient_is_that_of_the_log_likelihood() -> None:
     score = case.likelihood.score(f, case.likelihood.canonical_targets(f, case.y))
     gradient = torch.einsum("nc,ncd->d", score, dense.jacobian(case.x))
     expected = torch.outer(gradient, gradient) + 0.7 * torch.eye(products.size).double()
-    close(lw.RankOne().approximate(products).dense(), expected)
+    close(lw.preconditioners.RankOne().approximate(products).dense(), expected)
 
 
 @pytest.mark.parametrize("pivots", ["greedy", "random"])
@@ -129,14 +139,14 @@ def test_the_gradient_is_that_of_the_log_likelihood() -> None:
 @pytest.mark.no_cover
 def test_a_full_cholesky_factor_is_the_precision_itself(name: str, pivots: Pivots) -> None:
     products, dense = setting(name)
-    found = lw.PivotedCholesky(products.size, pivots=pivots, block=3).approximate(products).dense()
+    found = lw.preconditioners.PivotedCholesky(products.size, pivots=pivots, block=3).approximate(products).dense()
     left = dense.ggn + 0.7 * torch.eye(products.size).double() - found
     assert float(left.diagonal().abs().sum()) < 1e-5 * float(dense.ggn.trace())
 
 
 def test_a_partial_cholesky_factor_stays_below_the_precision() -> None:
     products, dense = setting()
-    found = lw.PivotedCholesky(4).approximate(products)
+    found = lw.preconditioners.PivotedCholesky(4).approximate(products)
     assert isinstance(found, LowRank) and found.factor.shape == (products.size, 4)
     below = found.dense() - 0.7 * torch.eye(products.size).double()
     assert torch.linalg.eigvalsh(dense.ggn - below).min() > -1e-9
@@ -144,7 +154,15 @@ def test_a_partial_cholesky_factor_stays_below_the_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    "recipe", [lw.Diagonal(), lw.KFAC(), lw.LowRank(5), lw.PivotedCholesky(5), lw.Subsample(5), lw.RankOne()]
+    "recipe",
+    [
+        lw.Diagonal(),
+        lw.KFAC(),
+        lw.LowRank(5),
+        lw.preconditioners.PivotedCholesky(5),
+        lw.preconditioners.Subsample(5),
+        lw.preconditioners.RankOne(),
+    ],
 )
 def test_every_recipe_is_a_preconditioner_built_once(recipe: Preconditioner) -> None:
     products, _ = setting()
@@ -157,12 +175,12 @@ def test_every_recipe_is_a_preconditioner_built_once(recipe: Preconditioner) -> 
 
 def test_priors_that_differ_are_taken_into_account() -> None:
     case = problem("images")
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.CG())))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG())))
     precisions = torch.linspace(0.1, 10.0, posterior.network.size, dtype=torch.float64)
     changed = posterior.with_choices(lw.DiagonalPrior(precisions), case.likelihood)
     assert isinstance(changed, MatrixFreePosterior)
     exact = changed.precision_operator.dense()
-    for recipe in (lw.LowRank(500), lw.PivotedCholesky(500)):
+    for recipe in (lw.LowRank(500), lw.preconditioners.PivotedCholesky(500)):
         torch.testing.assert_close(recipe.approximate(changed.problem).dense(), exact, rtol=1e-7, atol=1e-7)
 
 
@@ -170,20 +188,20 @@ def test_operators_alone_have_no_examples() -> None:
     rows = LowRank(torch.eye(3).double())
     alone = Problem(GramMatrix(rows), Diagonal(torch.ones(3).double()))
     with refused(UnsupportedError, "a linear model and data"):
-        lw.Subsample(2).approximate(alone)
+        lw.preconditioners.Subsample(2).approximate(alone)
 
 
 def test_a_factor_that_does_not_fit_is_refused() -> None:
     products, _ = setting()
     with refused(TooLargeError, "100 bytes"):
-        lw.Subsample(5, max_bytes=100).approximate(products)
+        lw.preconditioners.Subsample(5, max_bytes=100).approximate(products)
 
 
 def test_bad_options() -> None:
     with refused(ConfigError, "rank of at least 1"):
-        lw.PivotedCholesky(0)
+        lw.preconditioners.PivotedCholesky(0)
     with refused(ConfigError, "examples of at least 1"):
-        lw.Subsample(0)
+        lw.preconditioners.Subsample(0)
 
 
 def test_examples_of_several_shapes_are_chosen_shape_by_shape() -> None:

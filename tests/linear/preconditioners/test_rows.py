@@ -14,7 +14,7 @@ NAMES = ("categorical", "images", "tokens", "pixels", "gaussian-per-output", "po
 
 
 def fitted(case: Problem, batch: int = 4) -> MatrixFreePosterior:
-    recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.MatrixFree(lw.CG()))
+    recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.MatrixFree(lw.solvers.CG()))
     posterior = recipe.fit(case.model, case.batches(batch))
     assert isinstance(posterior, MatrixFreePosterior)
     return posterior
@@ -24,7 +24,7 @@ def fitted(case: Problem, batch: int = 4) -> MatrixFreePosterior:
 def test_all_rows_are_the_precision_itself(name: str) -> None:
     case = problem(name)
     posterior = fitted(case)
-    precision = lw.TopRows(10_000).approximate(posterior.problem).dense()
+    precision = lw.preconditioners.TopRows(10_000).approximate(posterior.problem).dense()
     expected = Linearised(case, posterior.network).ggn + 0.7 * torch.eye(posterior.network.size).double()
     torch.testing.assert_close(precision, expected, rtol=1e-9, atol=1e-10)
 
@@ -41,7 +41,7 @@ def test_some_rows_are_those_of_the_largest_eigenvalues(name: str, rank: int) ->
     rows = torch.einsum("nck,ncd->nkd", vectors, dense.jacobian(case.x).flatten(0, -3)).flatten(0, 1)
     kept = values.flatten() >= values.flatten().sort(descending=True).values[rank - 1]
     expected = (rows[kept].mT * values.flatten()[kept]) @ rows[kept]
-    factor = lw.TopRows(rank).curvature(posterior.problem).factor
+    factor = lw.preconditioners.TopRows(rank).curvature(posterior.problem).factor
     assert factor.shape[1] == rank
     if name != "gaussian-per-output":  # where all examples have the same eigenvalues
         torch.testing.assert_close(factor @ factor.mT, expected, rtol=1e-9, atol=1e-10)
@@ -52,8 +52,8 @@ def test_a_solve_with_them_takes_few_iterations() -> None:
     case = problem("images")
     posterior = fitted(case)
     b = torch.ones(posterior.network.size, dtype=torch.float64)
-    plain = lw.CG(rtol=1e-8).solve(posterior.problem, b)
-    helped = lw.CG(rtol=1e-8, preconditioner=lw.TopRows(25)).solve(posterior.problem, b)
+    plain = lw.solvers.CG(rtol=1e-8).solve(posterior.problem, b)
+    helped = lw.solvers.CG(rtol=1e-8, preconditioner=lw.preconditioners.TopRows(25)).solve(posterior.problem, b)
     assert helped.converged
     assert helped.iterations < plain.iterations / 2
 
@@ -64,12 +64,12 @@ def test_of_a_network_that_is_certain_of_everything_nothing_is_left() -> None:
         case.model[-1].weight.zero_()
         case.model[-1].bias.zero_()[0] = 1e4
     posterior = fitted(case)
-    assert not lw.TopRows(5).curvature(posterior.problem).factor.any()
+    assert not lw.preconditioners.TopRows(5).curvature(posterior.problem).factor.any()
 
 
 def test_what_does_not_fit_is_refused() -> None:
     posterior = fitted(problem("categorical"))
     with refused(TooLargeError, "at most 100 bytes"):
-        lw.TopRows(5, max_bytes=100).approximate(posterior.problem)
+        lw.preconditioners.TopRows(5, max_bytes=100).approximate(posterior.problem)
     with pytest.raises(ConfigError, match="rank"):
-        lw.TopRows(0)
+        lw.preconditioners.TopRows(0)

@@ -11,7 +11,7 @@ from tests.linear.solvers.test_cg import linear_model
 from tests.posterior_cases import normal
 
 
-@pytest.mark.parametrize("solver", [lw.CG(rtol=1e-10), lw.Cholesky()])
+@pytest.mark.parametrize("solver", [lw.solvers.CG(rtol=1e-10), lw.solvers.Cholesky()])
 def test_quadratic_forms_and_determinants_are_those_of_the_matrix(solver: Solver) -> None:
     problem, v = linear_model(), normal(20, 3, seed=5)
     precision = problem.precision.dense()
@@ -24,27 +24,33 @@ def test_quadratic_forms_and_determinants_are_those_of_the_matrix(solver: Solver
 
 def test_only_a_tolerance_that_was_not_asked_for_is_loosened() -> None:
     dtype = torch.float64
-    assert lw.CG().loosely(0.2, dtype) == lw.CG(rtol=0.2)
-    assert lw.CG().loosely(1e-12, dtype) == lw.CG(rtol=1e-6) and lw.CG().loosely(1e-12, torch.float32).rtol == 1e-4
-    for solver in (lw.CG(rtol=1e-3), lw.SGD(), lw.Cholesky()):
+    assert lw.solvers.CG().loosely(0.2, dtype) == lw.solvers.CG(rtol=0.2)
+    assert (
+        lw.solvers.CG().loosely(1e-12, dtype) == lw.solvers.CG(rtol=1e-6)
+        and lw.solvers.CG().loosely(1e-12, torch.float32).rtol == 1e-4
+    )
+    for solver in (lw.solvers.CG(rtol=1e-3), lw.solvers.SGD(), lw.solvers.Cholesky()):
         assert solver.loosely(0.2, dtype) is solver
 
 
 def test_limits_are_for_solvers_that_have_them() -> None:
-    for kind in (lw.CG, lw.SDD):
+    for kind in (lw.solvers.CG, lw.solvers.SDD):
         assert kind().within(3.0) == kind(seconds=3.0)
-    for kind in (lw.CG, lw.SDD, PrimalSGD, AlternatingProjections):
+    for kind in (lw.solvers.CG, lw.solvers.SDD, PrimalSGD, AlternatingProjections):
         assert kind().with_progress(False) == kind(progress=False)
-    exact = lw.Cholesky(max_bytes=99)
+    exact = lw.solvers.Cholesky(max_bytes=99)
     assert exact.within(3.0) is exact and exact.with_progress(True) is exact
-    assert exact.max_dense_bytes == 99 and lw.CG().max_dense_bytes is None
+    assert exact.max_dense_bytes == 99 and lw.solvers.CG().max_dense_bytes is None
 
 
 def test_a_mode_is_as_near_as_its_solver_s_steps_can_tell() -> None:
-    assert lw.CG(rtol=0.3).mode_tolerance(torch.float64) == 1e-6
-    assert lw.Cholesky().mode_tolerance(torch.float32) == 1e-4
-    assert lw.SGD(rtol=0.03).mode_tolerance(torch.float64) == 0.03
+    assert lw.solvers.CG(rtol=0.3).mode_tolerance(torch.float64) == 1e-6
+    assert lw.solvers.Cholesky().mode_tolerance(torch.float32) == 1e-4
+    assert lw.solvers.SGD(rtol=0.03).mode_tolerance(torch.float64) == 0.03
 
 
 def test_draws_that_fall_short_name_the_cure_of_what_made_them() -> None:
-    assert Perturb().cure_with(lw.CG()) == lw.CG.cure and Contour().cure_with(lw.CG()) == Contour.cure
+    assert (
+        Perturb().cure_with(lw.solvers.CG()) == lw.solvers.CG.cure
+        and Contour().cure_with(lw.solvers.CG()) == Contour.cure
+    )

@@ -31,7 +31,7 @@ def exact(problem: Problem, b: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("recipe", [None, lw.LowRank(5)])
 def test_solves(columns: tuple[int, ...], recipe: lw.LowRank | None) -> None:
     problem, b = linear_model(), normal(20, *columns, seed=3)
-    solution = lw.CG(rtol=1e-10, preconditioner=recipe).solve(problem, b)
+    solution = lw.solvers.CG(rtol=1e-10, preconditioner=recipe).solve(problem, b)
     assert solution.converged and solution.residual.shape == (columns or (1,))
     assert solution.value.shape == b.shape
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
@@ -39,17 +39,17 @@ def test_solves(columns: tuple[int, ...], recipe: lw.LowRank | None) -> None:
 
 def test_columns_that_do_not_fit_are_solved_in_turn() -> None:
     problem, b = linear_model(), normal(20, 7, seed=3)
-    narrow = lw.CG(rtol=1e-10, max_bytes=3 * VECTORS * 8 * 20)
+    narrow = lw.solvers.CG(rtol=1e-10, max_bytes=3 * VECTORS * 8 * 20)
     assert narrow.width(problem) == 3
     solution = narrow.solve(problem, b)
     assert solution.residual.shape == (7,)
-    assert solution.matvecs > lw.CG(rtol=1e-10).solve(problem, b).matvecs
+    assert solution.matvecs > lw.solvers.CG(rtol=1e-10).solve(problem, b).matvecs
     torch.testing.assert_close(solution.value, exact(problem, b), rtol=1e-7, atol=1e-9)
 
 
 def test_one_block_that_stops_short_shows() -> None:
     problem, b = linear_model(), torch.cat([torch.zeros(20, 2).double(), normal(20, 2, seed=3)], dim=1)
-    solver = lw.CG(rtol=1e-10, max_iterations=2, max_bytes=2 * VECTORS * 8 * 20)
+    solver = lw.solvers.CG(rtol=1e-10, max_iterations=2, max_bytes=2 * VECTORS * 8 * 20)
     solution = solver.solve(problem, b)
     assert not solution.converged and solution.stopped == "iterations"
     assert solution.residual[:2].max() == 0 and solution.residual[2:].min() > 1e-10
@@ -57,8 +57,8 @@ def test_one_block_that_stops_short_shows() -> None:
 
 def test_starting_at_the_solution_costs_no_iterations() -> None:
     problem, b = linear_model(), normal(20, 3, seed=3)
-    cold = lw.CG(rtol=1e-8).solve(problem, b)
-    warm = lw.CG(rtol=1e-8, max_bytes=2 * VECTORS * 8 * 20).solve(problem, b, initial=exact(problem, b))
+    cold = lw.solvers.CG(rtol=1e-8).solve(problem, b)
+    warm = lw.solvers.CG(rtol=1e-8, max_bytes=2 * VECTORS * 8 * 20).solve(problem, b, initial=exact(problem, b))
     assert warm.iterations < cold.iterations / 3
     torch.testing.assert_close(warm.value, exact(problem, b), rtol=1e-7, atol=1e-9)
 
@@ -67,23 +67,23 @@ def test_a_preconditioner_saves_iterations() -> None:
     curvature = LowRank(normal(50, 10) * torch.logspace(0, 3, 10, dtype=torch.float64))
     problem = Problem(GramMatrix(curvature), Diagonal(torch.ones(50).double()))
     b = normal(50, seed=3)
-    plain = lw.CG(rtol=1e-8).solve(problem, b)
-    helped = lw.CG(rtol=1e-8, preconditioner=lw.LowRank(10)).solve(problem, b)
+    plain = lw.solvers.CG(rtol=1e-8).solve(problem, b)
+    helped = lw.solvers.CG(rtol=1e-8, preconditioner=lw.LowRank(10)).solve(problem, b)
     assert helped.iterations <= 2 < plain.iterations
 
 
 def test_bad_options() -> None:
     with refused(ConfigError, "rtol between 0 and 1"):
-        lw.CG(rtol=0.0)
+        lw.solvers.CG(rtol=0.0)
     words: Any = "a"
     with unchecked(), refused(ConfigError, "rtol between 0 and 1"):
-        lw.CG(rtol=words)
+        lw.solvers.CG(rtol=words)
     kind: Any = lw.LowRank
     with unchecked(), refused(ConfigError, "preconditioner="):
-        lw.CG(preconditioner=kind)
+        lw.solvers.CG(preconditioner=kind)
     for name in ("max_iterations", "max_bytes"):
         with refused(ConfigError, f"{name} of at least 1"):
-            lw.CG(**{name: 0})
+            lw.solvers.CG(**{name: 0})
 
 
 def test_the_units_of_a_prior_that_knows_those_of_the_data_are_taken() -> None:
@@ -91,6 +91,6 @@ def test_the_units_of_a_prior_that_knows_those_of_the_data_are_taken() -> None:
     curvature = LowRank(units[:, None] * normal(20, 30))
     problem = Problem(GramMatrix(curvature), Diagonal(0.3 * curvature.diagonal()))
     b = units * normal(20, seed=3)
-    found = lw.CG(rtol=1e-9, max_iterations=60).solve(problem, b)
+    found = lw.solvers.CG(rtol=1e-9, max_iterations=60).solve(problem, b)
     assert found.converged
     torch.testing.assert_close(units * found.value, units * exact(problem, b), rtol=1e-6, atol=1e-6)

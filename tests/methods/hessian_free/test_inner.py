@@ -67,7 +67,7 @@ def test_the_default_optimiser_is_adam() -> None:
 def test_float32_is_enough_for_a_per_cent() -> None:
     setting = shared("classes")
     single = copy.deepcopy(setting.model).float()
-    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=lw.PerPoint())
+    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, fits=lw.hessian_free.PerPoint())
     posterior = recipe.fit(single, (setting.x.float(), setting.y), setting.points.float())
     found, expected = posterior.covariances.on(setting.points.float()).blocks, setting.blocks()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-2 * float(expected.abs().max()))

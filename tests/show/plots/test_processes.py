@@ -46,7 +46,7 @@ def test_maps_lie_over_the_data() -> None:
 
 def test_regions_show_distance_and_basis() -> None:
     basis = spectral_basis(PROCESS.kernel, X, 3)
-    above, below = plot_regions(PROCESS, PROCESS.with_solver(lw.Cholesky()), basis, LINE)
+    above, below = plot_regions(PROCESS, PROCESS.with_solver(lw.solvers.Cholesky()), basis, LINE)
     np.testing.assert_allclose(above.lines[0].get_ydata(), 0, atol=1e-6)
     np.testing.assert_allclose(below.lines[2].get_ydata(), basis(LINE.sort().values[:, None])[:, 2])
 

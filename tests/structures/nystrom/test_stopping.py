@@ -54,18 +54,22 @@ class Loader:
             yield batch
 
 
-def fit(stopping: lw.NystromStopping | None, data: Any = None, **options: Any) -> lw.NystromPosterior:
+def fit(
+    stopping: lw.structures.NystromStopping | None, data: Any = None, **options: Any
+) -> lw.posteriors.NystromPosterior:
     recipe = lw.Laplace(
         lw.Categorical(),
         prior=lw.Isotropic(0.1),
         structure=lw.Nystrom(rank=6, samples=20, stopping=stopping, **options),
     )
     posterior = recipe.fit(MODEL, case().batches(5) if data is None else data)
-    assert isinstance(posterior, lw.NystromPosterior)
+    assert isinstance(posterior, lw.posteriors.NystromPosterior)
     return posterior
 
 
-def nll(posterior: lw.NystromPosterior, data: tuple[Tensor, Tensor], link: Link = "qmc", samples: int = 512) -> float:
+def nll(
+    posterior: lw.posteriors.NystromPosterior, data: tuple[Tensor, Tensor], link: Link = "qmc", samples: int = 512
+) -> float:
     """Of held-out data, with the draws that early stopping takes."""
     draws = torch.Generator().manual_seed(0)
     found = posterior.predict(data[0], link, samples=samples, generator=draws)
@@ -76,7 +80,7 @@ def nll(posterior: lw.NystromPosterior, data: tuple[Tensor, Tensor], link: Link 
 @pytest.mark.parametrize("residual", [True, False])
 def test_each_point_of_the_trace_is_the_loss_of_a_posterior_of_those_data(residual: bool) -> None:
     data = wrong()
-    stopped = fit(lw.NystromStopping(data, every=20, patience=100), residual=residual)
+    stopped = fit(lw.structures.NystromStopping(data, every=20, patience=100), residual=residual)
     assert [examples for examples, _ in stopped.report.trace] == [0, 20, 40, 60]
     for examples, loss in stopped.report.trace[1:]:
         some = case().batches(5)[: examples // 5]
@@ -88,7 +92,7 @@ def test_each_point_of_the_trace_is_the_loss_of_a_posterior_of_those_data(residu
     assert nll(prior, data) == pytest.approx(stopped.report.trace[0][1], rel=1e-9)
 
 
-def compressed(posterior: lw.NystromPosterior, data: list[tuple[Tensor, Tensor]]) -> Tensor:
+def compressed(posterior: lw.posteriors.NystromPosterior, data: list[tuple[Tensor, Tensor]]) -> Tensor:
     """``Wᵀ G W`` of some data."""
     full = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(MODEL, data)
     return posterior.changes.mT @ (full.held.operator @ posterior.changes)  # pyright: ignore[reportAttributeAccessIssue]
@@ -96,7 +100,7 @@ def compressed(posterior: lw.NystromPosterior, data: list[tuple[Tensor, Tensor]]
 
 def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:
     loader = Loader(case().batches(5))
-    stopped = fit(lw.NystromStopping(wrong(), every=5, patience=2, link="mc"), loader)
+    stopped = fit(lw.structures.NystromStopping(wrong(), every=5, patience=2, link="mc"), loader)
     trace = stopped.report.trace[1:]
     best = min(trace, key=lambda point: point[1])
     assert stopped.totals.examples == best[0] < 60 and stopped.report.partial
@@ -113,11 +117,11 @@ def test_a_loader_that_shuffles_may_stop_early_in_silence() -> None:
     data = DataLoader(TensorDataset(X, likely(X)), batch_size=5, shuffle=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert fit(lw.NystromStopping(wrong(), every=5, patience=1), data).partial
+        assert fit(lw.structures.NystromStopping(wrong(), every=5, patience=1), data).partial
 
 
 def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_one() -> None:
-    helped, usual = fit(lw.NystromStopping((HELD, likely(HELD)), every=20)), fit(None)
+    helped, usual = fit(lw.structures.NystromStopping((HELD, likely(HELD)), every=20)), fit(None)
     losses = [loss for _, loss in helped.report.trace]
     assert losses == sorted(losses, reverse=True)
     assert not helped.report.partial and helped.training.data.examples == 60
@@ -126,7 +130,7 @@ def test_all_data_are_kept_where_they_help_and_the_posterior_is_then_the_usual_o
 
 
 def test_a_stopped_posterior_has_its_own_evidence_and_refuses_the_rest_of_the_data() -> None:
-    stopped = fit(lw.NystromStopping(wrong(), every=5, patience=2, link="mc"))
+    stopped = fit(lw.structures.NystromStopping(wrong(), every=5, patience=2, link="mc"))
     again = fit(None, case().batches(5)[: stopped.totals.examples // 5])
     assert stopped.totals.nll == pytest.approx(again.totals.nll)
     alone = replace(again, changes=stopped.changes, compressed=stopped.compressed)
@@ -145,9 +149,9 @@ def test_augmented_training_examples_stand_in_for_held_out_data() -> None:
         return inputs + 3 * torch.randn(inputs.shape, generator=generator, dtype=inputs.dtype)
 
     options = {"every": 10, "patience": 100, "size": 30}
-    first, again = (fit(lw.NystromStopping(augment=augment, **options)) for _ in range(2))
+    first, again = (fit(lw.structures.NystromStopping(augment=augment, **options)) for _ in range(2))
     assert first.report.trace == again.report.trace and len(first.report.trace) == 7
-    other = fit(lw.NystromStopping(augment=augment, **options), seed=1)
+    other = fit(lw.structures.NystromStopping(augment=augment, **options), seed=1)
     assert other.report.trace != first.report.trace
     assert isinstance(seen[0], Tensor)
     assert seen[0].shape == (30, 3) and all(bool((row == X).all(1).any()) for row in seen[0])
@@ -156,37 +160,37 @@ def test_augmented_training_examples_stand_in_for_held_out_data() -> None:
 @pytest.mark.parametrize("name", ["gaussian", "bernoulli", "poisson", "heteroscedastic", "tokens", "pixels"])
 def test_watches_every_likelihood(name: str) -> None:
     some = problem(name)
-    stopping = lw.NystromStopping((some.x, some.y), every=3, samples=8)
+    stopping = lw.structures.NystromStopping((some.x, some.y), every=3, samples=8)
     structure = lw.Nystrom(rank=3, samples=6, stopping=stopping)
     model = some.model
     before = portrait(model)
     posterior = lw.Laplace(some.likelihood, structure=structure).fit(model, some.batches(3))
     assert portrait(model) == before
-    assert isinstance(posterior, lw.NystromPosterior)
+    assert isinstance(posterior, lw.posteriors.NystromPosterior)
     assert len(posterior.report.trace) >= 2
     assert all(torch.isfinite(torch.tensor(loss)) for _, loss in posterior.report.trace)
 
 
 def test_bad_choices_get_a_sentence() -> None:
     with refused(ConfigError, "held-out data, or an augmentation"):
-        lw.NystromStopping()
+        lw.structures.NystromStopping()
     with refused(ConfigError, "held-out data, or an augmentation"):
-        lw.NystromStopping(wrong(), augment=lambda inputs, generator: inputs)
+        lw.structures.NystromStopping(wrong(), augment=lambda inputs, generator: inputs)
     with refused(ConfigError, "every of at least 1"):
-        lw.NystromStopping(wrong(), every=0)
+        lw.structures.NystromStopping(wrong(), every=0)
     ignored = (HELD, torch.full((25,), -100))
     with refused(DataError, "with a target"):
-        fit(lw.NystromStopping(ignored))
+        fit(lw.structures.NystromStopping(ignored))
     with refused(DataError, "finite inputs"):
-        fit(lw.NystromStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
+        fit(lw.structures.NystromStopping((torch.full_like(HELD, torch.nan), wrong()[1])))
     with refused(ShapeError, "as many augmented inputs as were given (60)"):
-        fit(lw.NystromStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
+        fit(lw.structures.NystromStopping(augment=lambda inputs, generator: inputs[1:]))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_last_of_the_data_are_measured_and_batches_are_cut_where_it_is_time() -> None:
     data = [case().batches(60)[0]]
     for every, expected in ((20, [0, 20, 40, 60]), (25, [0, 40, 60]), (100, [0, 60])):
-        stopped = fit(lw.NystromStopping((HELD, likely(HELD)), every=every), data)
+        stopped = fit(lw.structures.NystromStopping((HELD, likely(HELD)), every=every), data)
         assert [examples for examples, _ in stopped.report.trace] == expected
         assert stopped.totals.examples == min(stopped.report.trace[1:], key=lambda point: point[1])[0]
 
@@ -208,7 +212,7 @@ def test_a_loss_that_is_infinite_at_first_is_waited_for_and_one_that_stays_so_is
 def watching(loss: Callable[[], float], patience: int) -> ValidationMonitor:
     """A watch whose losses are given."""
     posterior = fit(None)
-    stopping, examples = lw.NystromStopping(wrong(), patience=patience), (X, likely(X))
+    stopping, examples = lw.structures.NystromStopping(wrong(), patience=patience), (X, likely(X))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ValidationMonitor, "_nll", lambda self, curvature: loss())
         watch = ValidationMonitor(

@@ -24,10 +24,10 @@ from tests.posterior_cases import Linearised, Problem, labels, mlp, normal, prob
 VARIANCE = 1 / 0.7
 
 
-def fitted(case: Problem, *, precision: float = 0.7, **options: Any) -> lw.NystromPosterior:
+def fitted(case: Problem, *, precision: float = 0.7, **options: Any) -> lw.posteriors.NystromPosterior:
     recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(precision), structure=lw.Nystrom(**options))
     posterior = case.fit(recipe)
-    assert isinstance(posterior, lw.NystromPosterior)
+    assert isinstance(posterior, lw.posteriors.NystromPosterior)
     return posterior
 
 
@@ -53,19 +53,19 @@ def dense(name: str) -> tuple[Problem, Linearised, Tensor, Tensor]:
     return case, model, model.jacobian(case.x).flatten(0, -2), torch.block_diag(*hessians)
 
 
-def landmark_rows(posterior: lw.NystromPosterior, rows: Tensor) -> Tensor:
+def landmark_rows(posterior: lw.posteriors.NystromPosterior, rows: Tensor) -> Tensor:
     """``J̃``: the rows that the report says were taken."""
     outputs = posterior.survey.output.numel()
     examples, chosen = posterior.report.pairs.unbind(1)
     return rows[examples * outputs + chosen]
 
 
-def covariance_of(posterior: lw.NystromPosterior, x: Tensor) -> Tensor:
+def covariance_of(posterior: lw.posteriors.NystromPosterior, x: Tensor) -> Tensor:
     """Of each example and position."""
     return posterior.outputs_each(x, [posterior])[0].covariance
 
 
-def errors_of(posterior: lw.NystromPosterior, rows: Tensor) -> float:
+def errors_of(posterior: lw.posteriors.NystromPosterior, rows: Tensor) -> float:
     """``|J J̃ᵀ (J̃ J̃ᵀ)⁺ J̃ Jᵀ - J Jᵀ|``: the Nyström error of the tangent kernel, spectral norm."""
     some = landmark_rows(posterior, rows)
     cross = rows @ some.mT
@@ -134,8 +134,12 @@ def test_the_error_decreases_in_the_landmarks(landmarks: Any) -> None:
     task, means = task_of(case), []
     for size in (2, 6, 14, 30):
         seeds = [lw.Nystrom(**all_of(size), seed=seed, landmarks=landmarks).fit(task) for seed in range(3)]
-        kernel = [errors_of(posterior, rows) for posterior in seeds if isinstance(posterior, lw.NystromPosterior)]
-        trace = [posterior.report.error.value for posterior in seeds if isinstance(posterior, lw.NystromPosterior)]
+        kernel = [
+            errors_of(posterior, rows) for posterior in seeds if isinstance(posterior, lw.posteriors.NystromPosterior)
+        ]
+        trace = [
+            posterior.report.error.value for posterior in seeds if isinstance(posterior, lw.posteriors.NystromPosterior)
+        ]
         means.append((sum(kernel), sum(trace)))
     for before, after in pairwise(means):
         assert after[0] < before[0] and after[1] < before[1]
@@ -154,7 +158,7 @@ def test_the_bound_of_the_theorem_holds_in_every_one_of_100_draws() -> None:
     for seed in range(100):
         size = 2 + seed % 9
         posterior = lw.Nystrom(**all_of(size), seed=seed, residual=False).fit(task)
-        assert isinstance(posterior, lw.NystromPosterior)
+        assert isinstance(posterior, lw.posteriors.NystromPosterior)
         within = posterior.compression
         covariance = posterior.changes @ (within.root @ within.root.mT) @ posterior.changes.mT
         error = errors_of(posterior, rows)

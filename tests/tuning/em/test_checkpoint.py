@@ -33,10 +33,10 @@ SMALL: dict[str, Any] = {"samples": 3, "tolerance": 1e-3}
 
 STRUCTURES: dict[str, Any] = {
     "exact": lw.KFAC(),
-    "cg": lw.MatrixFree(solver=lw.CG()),
-    "preconditioned": lw.MatrixFree(solver=lw.CG(preconditioner=lw.PivotedCholesky(3))),
-    "sgd": lw.MatrixFree(solver=lw.SGD(epochs=12, batch=14, rtol=0.1)),
-    "sampled": lw.Sampled(4, solver=lw.CG(preconditioner=lw.LowRank(3))),
+    "cg": lw.MatrixFree(solver=lw.solvers.CG()),
+    "preconditioned": lw.MatrixFree(solver=lw.solvers.CG(preconditioner=lw.preconditioners.PivotedCholesky(3))),
+    "sgd": lw.MatrixFree(solver=lw.solvers.SGD(epochs=12, batch=14, rtol=0.1)),
+    "sampled": lw.Sampled(4, solver=lw.solvers.CG(preconditioner=lw.LowRank(3))),
 }
 
 

@@ -114,7 +114,11 @@ class TestExact:
 
 
 class TestDraws:
-    SOLVERS: tuple[Any, ...] = (lw.CG(), lw.CG(preconditioner=lw.LowRank(8)), lw.SGD(epochs=400, batch=12, rtol=1e-3))
+    SOLVERS: tuple[Any, ...] = (
+        lw.solvers.CG(),
+        lw.solvers.CG(preconditioner=lw.LowRank(8)),
+        lw.solvers.SGD(epochs=400, batch=12, rtol=1e-3),
+    )
 
     @pytest.mark.parametrize(("solver", "sampled"), [*zip(SOLVERS, (False, True, False), strict=True)])
     def test_ends_within_five_percent_of_the_maximum_in_five_steps(self, solver: Any, sampled: bool) -> None:
@@ -148,12 +152,12 @@ class TestDraws:
         assert abs(step.effective_dimension - gamma) < 4 * step.effective_dimension_error
 
     def test_the_noise_depends_on_the_seed_alone(self) -> None:
-        structure = lw.MatrixFree(solver=lw.CG())
+        structure = lw.MatrixFree(solver=lw.solvers.CG())
         once, again, other = (lw.tune(TOY.fit(structure), lw.EM(seed=seed)).trace for seed in (0, 0, 1))
         assert once == again != other
 
     def test_draws_of_a_sampled_posterior_keep_their_noise_and_are_handed_over(self) -> None:
-        method, solver = lw.EM(samples=16, noise=False), lw.CG(rtol=1e-8)
+        method, solver = lw.EM(samples=16, noise=False), lw.solvers.CG(rtol=1e-8)
         tuned = lw.tune(TOY.fit(lw.Sampled(20, solver, seed=1)), method)
         assert tuned.initial is not None
         torch.testing.assert_close(tuned.initial[:, :16], tuned.draws[:, :16], rtol=1e-4, atol=1e-6)
@@ -167,7 +171,7 @@ class TestDraws:
         assert few.initial is not None and few.initial.shape[1] == few.draws.shape[1] == 3
 
     def test_warns_where_the_draws_missed_their_tolerance(self) -> None:
-        solver = lw.SGD(epochs=3, batch=20, rtol=1e-6)
+        solver = lw.solvers.SGD(epochs=3, batch=20, rtol=1e-6)
         with pytest.warns(ConvergenceWarning, match="relative residual"):
             lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(solver=solver, noise=False, steps=30))
 
@@ -286,11 +290,11 @@ class TestWarns:
     def test_where_newtons_steps_ran_out(self) -> None:
         mode = Mode(normal(3), 1.0, 0.0, 0.02, 50, 60, "iterations")
         with pytest.warns(ConvergenceWarning, match="relative gradient of 2.0e-02 after 50 steps.*Try Validation"):
-            warn_unless_found(mode, lw.CG())
+            warn_unless_found(mode, lw.solvers.CG())
 
     def test_not_where_rounding_let_them_go_no_further(self, recwarn: pytest.WarningsRecorder) -> None:
         mode = Mode(normal(3), 1.0, 0.0, 0.02, 50, 60, "stagnated")
-        warn_unless_found(mode, lw.CG())
+        warn_unless_found(mode, lw.solvers.CG())
         assert not recwarn.list
         with pytest.warns(ConvergenceWarning, match="Try SGD with more epochs"):
-            warn_unless_found(mode, lw.SGD())
+            warn_unless_found(mode, lw.solvers.SGD())

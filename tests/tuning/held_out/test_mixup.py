@@ -162,7 +162,7 @@ def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> No
         assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
         with refused(UnsupportedError, "Validation(loader)"):
             lw.tune(posterior, lw.Mixup())
-        assert lw.tune(posterior, lw.ELBO(steps=1, solver=lw.CG())).trace
+        assert lw.tune(posterior, lw.ELBO(steps=1, solver=lw.solvers.CG())).trace
 
 
 class Masked(Reader):

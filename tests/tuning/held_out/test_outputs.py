@@ -46,7 +46,7 @@ def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: st
 
 def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
     case = problem("categorical")
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5, lw.CG(rtol=1e-10))))
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5, lw.solvers.CG(rtol=1e-10))))
     data = held_out_outputs(posterior, [Batch(case.new, case.y[:4])], (1e-2, 1e2))
     assert isinstance(data, Solved)
     assert data.grid == pytest.approx([math.log(10) * k for k in (2, 1, 0, -1, -2)])

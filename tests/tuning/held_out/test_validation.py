@@ -18,7 +18,7 @@ from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from tests.posterior_cases import Problem, labels, normal, problem, refused
 from tests.tuning.cases import at_step, fit, held_out
 
-EXACT = lw.CG(rtol=1e-10)
+EXACT = lw.solvers.CG(rtol=1e-10)
 NARROW = (1e-2, 1e2)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Validation:lapwing.ConvergenceWarning")
@@ -151,7 +151,7 @@ class TestSolves:
     def test_the_draws_of_one_precision_are_dropped_before_the_next_is_solved(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        case, solve = problem("categorical"), lw.CG.solve
+        case, solve = problem("categorical"), lw.solvers.CG.solve
         solved: list[weakref.ref[Tensor]] = []
         alive: list[int] = []
 
@@ -161,7 +161,7 @@ class TestSolves:
             solved.append(weakref.ref(solution.value))
             return solution
 
-        monkeypatch.setattr(lw.CG, "solve", watched)
+        monkeypatch.setattr(lw.solvers.CG, "solve", watched)
         posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(5)))
         lw.tune(posterior, lw.Validation(data_of_solves(case)))
         assert len(alive) >= 4 and max(alive) <= 1

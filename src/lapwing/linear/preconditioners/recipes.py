@@ -42,7 +42,7 @@ class PivotedCholesky(CurvatureRecipe):
 
     Example:
         >>> import lapwing as lw
-        >>> lw.CG(preconditioner=lw.PivotedCholesky(50)).preconditioner
+        >>> lw.solvers.CG(preconditioner=lw.preconditioners.PivotedCholesky(50)).preconditioner
         PivotedCholesky(rank=50, pivots='greedy', block=16, seed=0)
     """
 

@@ -91,7 +91,7 @@ class TopRows(CurvatureRecipe):
 
     Example:
         >>> import lapwing as lw
-        >>> lw.CG(preconditioner=TopRows(500)).preconditioner
+        >>> lw.solvers.CG(preconditioner=TopRows(500)).preconditioner
         TopRows(rank=500, max_bytes=2147483648)
     """
 

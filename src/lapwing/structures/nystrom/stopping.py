@@ -58,7 +58,7 @@ class NystromStopping:
     Example:
         >>> import lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(40, 2), torch.arange(40) % 3
-        >>> stopping = lw.NystromStopping((x[:10], y[:10]), every=10)
+        >>> stopping = lw.structures.NystromStopping((x[:10], y[:10]), every=10)
         >>> posterior = lw.Laplace(lw.Categorical(), structure=lw.Nystrom(4, stopping=stopping)).fit(model, (x, y))
         >>> [examples for examples, _ in posterior.report.trace][:2]
         [0, 10]
