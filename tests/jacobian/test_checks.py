@@ -115,4 +115,4 @@ def test_weights_and_outputs_of_several_types_are_refused(head: torch.dtype) -> 
 def test_a_frozen_body_may_have_another_type() -> None:
     model = Upcast(torch.float32)
     model.body.requires_grad_(False)
-    assert find_layers(Network.of(model), torch.zeros(4, 3)).loose == ()
+    assert find_layers(Network.of(model), torch.zeros(4, 3)).without_factors == ()

@@ -34,8 +34,8 @@ def process(given: As) -> list[Tensor]:
     """Gaussian process regression, and classification."""
     x, y, new = map(given, SPIRAL)
     fitted = lw.GP(lw.gp.Matern(1.0), lw.Gaussian(10.0)).fit((x, y))
-    drawn = fitted.sample_functions(2)(new)
-    told = lw.gp.LaplaceProcess.fit(lw.gp.RBF(1.0), lw.Bernoulli(), (x, given((SPIRAL[1] > 0).double()[:, None])))
+    drawn = fitted.sample_functions(new, 2, generator=0)
+    told = lw.GP(lw.gp.RBF(1.0), lw.Bernoulli()).fit((x, given((SPIRAL[1] > 0).double()[:, None])))
     return [fitted.mean(new), fitted.predict(new).std, drawn, told.predict(new).probs]  # type: ignore[union-attr]
 
 

@@ -92,7 +92,7 @@ def test_tuning_and_comparing_are_calls_that_are_shown() -> None:
 def test_gaussian_processes_are_shown(generator: torch.Generator) -> None:
     x = torch.randn(12, 2, dtype=torch.float64, generator=generator)
     process = lw.GP().fit((x, x[:, 0].sin()))
-    for verb in (process.predict, process.mean, lambda new: process.sample_functions(2)(new)):
+    for verb in (process.predict, process.mean, lambda new: process.sample_functions(new, 2)):
         shown(lambda verb=verb: verb(normal(3, 2)))
     shown(process.log_marginal)
 

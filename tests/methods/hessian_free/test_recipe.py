@@ -111,7 +111,7 @@ def test_the_network_predicts_with_that_covariance(name: str) -> None:
     setting = shared(name)
     prediction = setting.fit(fits=PerPoint()).predict(setting.points)
     mean = setting.outputs(setting.theta, setting.points)
-    expected = lw.predictive.predictive(setting.likelihood, lw.predictive.Moments(mean, setting.blocks()))
+    expected = setting.likelihood.predictive(lw.predictive.Moments(mean, setting.blocks()))
     if isinstance(setting.likelihood, lw.Categorical):
         close(prediction.probs, expected.probs, 1e-5)
     else:
