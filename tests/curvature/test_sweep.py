@@ -17,7 +17,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, MCFisher
-from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
+from lapwing.curvature.sweep import Accumulator, chunk_size, rows_at_once, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
@@ -194,3 +194,9 @@ def test_what_is_held_is_on_the_uncertain_weights_alone() -> None:
         sweep(replace(case.model, network=network), GGN(), total)
         whole = swept(case, structure)[0].operator.dense()
         torch.testing.assert_close(total.result().operator.dense(), whole[index][:, index])
+
+
+def test_rows_of_parameters_without_factors_are_made_as_many_at_a_time_as_memory_allows() -> None:
+    case = known("bare_parameter")
+    row = sum(case.network.params[name].nbytes for name in case.survey.without_factors)
+    assert [rows_at_once(case.model, size * row) for size in (0, 1, 3, 1000)] == [1, 1, 3, 64]

@@ -18,6 +18,9 @@ from lapwing.jacobian.model import BUDGET, Model
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 
+ROWS = 2**31
+"""Bytes that explicit rows of one example may take, of parameters without layer factors (2 GiB)."""
+
 Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
 """A structure being added up."""
 
@@ -40,7 +43,7 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
     """
     likelihood = model.likelihood
     closed = model.survey.head and isinstance(curvature, GGN)
-    size = COLUMNS if model.survey.without_factors else total.at_once
+    size = rows_at_once(model) if model.survey.without_factors else total.at_once
     data = Fold(model, chunk_size(model, curvature, total.floats))
     for forward, f, y in data:
         if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
@@ -58,6 +61,18 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
 def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:
     """The output Hessians of consecutive positions, piece by piece; see ``Likelihood.hessian_entries``."""
     return filter(None, (likelihood.hessian_entries(*piece) for piece in likelihood.pieces(f, y)))
+
+
+def rows_at_once(model: Model, max_bytes: int = ROWS) -> int:
+    """Cotangents pulled back together where parameters have no layer factors: each takes an explicit row of them.
+
+    Args:
+        model: The network, with such parameters.
+        max_bytes: Bytes that the rows of one example may take.
+    """
+    params = model.network.params
+    row = sum(params[name].nbytes for name in model.survey.without_factors)
+    return max(1, min(COLUMNS, max_bytes // row))
 
 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
