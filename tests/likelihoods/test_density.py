@@ -70,7 +70,7 @@ def test_a_single_draw_has_an_unknown_error() -> None:
     assert estimate.stderr == float("inf") and estimate.samples == 1
 
 
-class TestLogPredictive:
+class TestLogProb:
     """Against ``torch.distributions``, one number a position that has a target."""
 
     @pytest.mark.parametrize("shape", [(5,), (2, 4)])
@@ -152,7 +152,7 @@ class TestLogPredictive:
         torch.testing.assert_close(together.log_prob(targets), alone.log_prob(targets))
 
 
-class TestCanonicalTargets:
+class TestTargetsOf:
     @pytest.mark.parametrize(
         ("likelihood", "outputs", "targets", "shape"),
         [

@@ -43,7 +43,7 @@ class NystromReport:
         kept: Eigenpairs K that were kept.
         pairs: The landmarks: number of the example in the pass over the data that chose it, and output.
         error: ``tr(K - φφᵀ) / tr K`` of the tangent kernel K = J A⁻¹ Jᵀ at training examples drawn at random.
-        trace: (examples, validation NLL in nats) as data came in, from no data on; empty without early stopping.
+        trace: (examples, validation NLL in nats) as data came in, from no data on; empty without ``stopping``.
         partial: Whether data were left out because they raised the validation NLL.
     """
 

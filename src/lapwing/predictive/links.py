@@ -45,7 +45,8 @@ def check_link(link: str, temperature: float = 1.0) -> None:
         raise ConfigError("a temperature > 0", f"{temperature}", "1.0, which changes nothing")
 
 
-def _softmax(logits: Tensor) -> Tensor:
+def softmax(logits: Tensor) -> Tensor:
+    """Class probabilities of known logits."""
     return torch.softmax(logits, -1)
 
 
@@ -179,7 +180,7 @@ def monte_carlo(
     moments: Moments | WideMoments,
     samples: int = SAMPLES,
     *,
-    link: Callable[[Tensor], Tensor] = _softmax,
+    link: Callable[[Tensor], Tensor] = softmax,
     max_bytes: int = MAX_BYTES,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:

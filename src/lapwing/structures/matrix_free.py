@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import final
 
@@ -11,8 +10,6 @@ from lapwing.linear.solvers import CG, Perturb, Root, Solver
 from lapwing.posteriors import MatrixFreePosterior, Posterior
 from lapwing.structures.base import FitTask, Structure, check_products
 from lapwing.structures.low_rank import LowRank
-
-logger = logging.getLogger(__name__)
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.linalg import Diagonal, LowRank
+from lapwing.linalg import Diagonal, LowRank, Structured
 from lapwing.linear.preconditioners import CurvatureRecipe, approximation
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior

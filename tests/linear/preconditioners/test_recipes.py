@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.linalg import Diagonal, LowRank
+from lapwing.linalg import Diagonal, LowRank, Structured
 from lapwing.linear.preconditioners import Pivots, Preconditioner, approximation, balanced, balanced_by_shape
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import MatrixFreePosterior

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -23,8 +22,6 @@ from lapwing.jacobian.products.tracing.split import Groups
 from lapwing.jacobian.products.tracing.tracer import Arguments, Tracer
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import FunctionOperator
-
-logger = logging.getLogger(__name__)
 
 PLAIN = "cannot differentiate forward (%s): differentiating the gradient for every column"
 """What is said once a network, whose gradient is not differentiated forward again."""

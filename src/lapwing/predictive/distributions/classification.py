@@ -17,7 +17,7 @@ from lapwing.metrics.scores import Scores
 from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import Outputs, WideMoments, at_least_single
 from lapwing.predictive.distributions.base import Predictive, log_of_probability
-from lapwing.predictive.links import SAMPLES, Link, laplace_bridge, monte_carlo, pairwise, probit
+from lapwing.predictive.links import SAMPLES, Link, laplace_bridge, monte_carlo, pairwise, probit, softmax
 from lapwing.predictive.quadrature import quasi_monte_carlo
 
 
@@ -68,7 +68,7 @@ class Classification(Predictive):
             generator: Source of randomness for them.
         """
         linked = partial(_linked, link=link, samples=samples, generator=generator)
-        probs, stderr = at_least_single(logits).averaged(_softmax, linked)
+        probs, stderr = at_least_single(logits).averaged(softmax, linked)
         return cls(logits, probs, stderr)
 
     @property
@@ -148,15 +148,11 @@ class Classification(Predictive):
         return torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
 
 
-def _softmax(logits: Tensor) -> Tensor:
-    return torch.softmax(logits, -1)
-
-
 def _linked(moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None) -> Averaged:
     """Class probabilities of Gaussian logits by a link, with their standard error by ``"mc"``."""
     match link:
         case "mc":
-            return monte_carlo(moments, samples, link=_softmax, generator=generator)
+            return monte_carlo(moments, samples, link=softmax, generator=generator)
         case "bridge":
             return laplace_bridge(moments), None
         case "pairwise":
