@@ -72,7 +72,7 @@ def rows_at_once(model: Model, max_bytes: int = ROWS) -> int:
     """
     params = model.network.params
     row = sum(params[name].nbytes for name in model.survey.without_factors)
-    return max(1, min(COLUMNS, max_bytes // row))
+    return max(1, min(COLUMNS, max_bytes // max(row, 1)))
 
 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:

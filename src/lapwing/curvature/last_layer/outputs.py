@@ -55,8 +55,13 @@ class OutputSum:
         """Choose the outputs that are kept together; the output Hessians of the first chunk are made twice for it."""
         diagonals, beside = zip(*((diagonal.sum(0), beside is not None) for diagonal, beside in entries()), strict=True)
         sums = torch.stack(diagonals).sum(0)
-        few = len(sums) <= TOGETHER
-        most = sums.topk(len(sums) if few else TOGETHER if beside[0] else 0).indices
+        if len(sums) <= TOGETHER:
+            together = len(sums)
+        elif beside[0]:
+            together = TOGETHER
+        else:
+            together = 0
+        most = sums.topk(together).indices
         self.together = most.sort().values
         self._diagonal = torch.zeros_like(sums)
         self._block = sums.new_zeros(len(most), len(most))

@@ -140,7 +140,12 @@ def over_tensors(change: Any, *inputs: Inputs) -> Inputs:
 
 def tensors(inputs: Inputs) -> list[Tensor]:
     """Every tensor among the inputs, in order."""
-    values = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+    if isinstance(inputs, Mapping):
+        values = tuple(inputs.values())
+    elif isinstance(inputs, tuple):
+        values = inputs
+    else:
+        values = (inputs,)
     return [value for value in values if isinstance(value, Tensor)]
 
 

@@ -215,5 +215,8 @@ def seal(header: Json) -> str:
 
 def _depth(value: Any) -> int:
     """Lists and objects within each other."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, parts), default=0)
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 1

@@ -162,7 +162,18 @@ class Convolution(Windows):
     @classmethod
     def signature(cls, func: Callable[..., Any]) -> inspect.Signature:
         """See ``LayerKind``; C++ hides it."""
-        return inspect.signature(lambda input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1: None)
+
+        def conv(
+            input: Any,
+            weight: Any,
+            bias: Any = None,
+            stride: Any = 1,
+            padding: Any = 0,
+            dilation: Any = 1,
+            groups: int = 1,
+        ) -> None: ...
+
+        return inspect.signature(conv)
 
     @classmethod
     def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Geometry]:

@@ -264,7 +264,10 @@ class Linear(OuterProducts):
     @classmethod
     def signature(cls, func: Callable[..., Any]) -> inspect.Signature:
         """See ``LayerKind``; C++ hides it."""
-        return inspect.signature(lambda input, weight, bias=None: None)
+
+        def linear(input: Any, weight: Any, bias: Any = None) -> None: ...
+
+        return inspect.signature(linear)
 
     @classmethod
     def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:

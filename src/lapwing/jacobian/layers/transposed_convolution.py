@@ -32,9 +32,19 @@ class TransposedConvolution(Windows):
     @classmethod
     def signature(cls, func: Callable[..., Any]) -> inspect.Signature:
         """See ``LayerKind``; C++ hides it."""
-        return inspect.signature(
-            lambda input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1: None
-        )
+
+        def conv_transpose(
+            input: Any,
+            weight: Any,
+            bias: Any = None,
+            stride: Any = 1,
+            padding: Any = 0,
+            output_padding: Any = 0,
+            groups: int = 1,
+            dilation: Any = 1,
+        ) -> None: ...
+
+        return inspect.signature(conv_transpose)
 
     @classmethod
     def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Geometry]:

@@ -12,7 +12,11 @@ from lapwing.ground.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BLUE, SKY, ORANGE, GREY, INK = "#0072B2", "#56B4E9", "#D55E00", "#999999", "#333333"
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+ORANGE = "#D55E00"
+GREY = "#999999"
+INK = "#333333"
 LINES = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", SKY, INK)
 """Colours of lines that are drawn one after another."""
 
