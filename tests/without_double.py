@@ -1,0 +1,81 @@
+"""A device without float64, imitated on the CPU: float64 is the host's, float32 the device's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lapwing.ground import precision
+
+
+class WithoutDouble(TorchDispatchMode):
+    """Refuses each operation that a device without float64 would.
+
+    A tensor of float64 is taken for one on the host, any other float for one on the device. So an operation may return
+    float64 where all floats that it takes are float64, numbers apart; where it makes a tensor from nothing, without
+    being told the device; inside ``lapwing.ground.precision``, which moves tensors; and where a gradient goes back.
+    """
+
+    def __torch_dispatch__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if any(wide(leaf) for leaf in tree_leaves(found)) and not self._allowed(args, kwargs or {}):
+            came = [f"{each.dtype} {list(each.shape)}" for each in floats((args, kwargs))]
+            raise AssertionError(f"{function} made float64 on a device without it, of {came or 'nothing'}")
+        return found
+
+    @staticmethod
+    def _allowed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        backward = torch._C._current_autograd_node()  # pyright: ignore[reportPrivateUsage]
+        if moved_by_policy() or backward is not None:
+            return True
+        given = floats((args, kwargs))
+        if not given:
+            return kwargs.get("device") is None
+        return all(wide(each) for each in given if each.ndim) and any(wide(each) for each in given)
+
+
+def wide(leaf: object) -> bool:
+    """Whether something is a tensor of float64."""
+    return isinstance(leaf, Tensor) and leaf.dtype in (torch.float64, torch.complex128)
+
+
+def floats(tree: object) -> list[Tensor]:
+    """The tensors of floating point numbers in something."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def moved_by_policy() -> bool:
+    """Whether the policy's own module asks for it."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename == precision.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def without_double() -> Generator[None]:
+    """Until it ends the CPU is a device without float64."""
+    with mock.patch.object(precision, "WITHOUT_DOUBLE", frozenset({"cpu"})), WithoutDouble():
+        yield
+
+
+def refused(work: Callable[[], object]) -> bool:
+    """Whether a device without float64 refuses some work."""
+    try:
+        with without_double():
+            work()
+    except AssertionError:
+        return True
+    return False
