@@ -9,6 +9,7 @@ from torch import Tensor
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
 from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
+from lapwing.ground.precision import wide
 
 
 def check_tensors(**named: object) -> None:
@@ -60,7 +61,7 @@ def labelled(
     kept = labels != IGNORED
     if not bool(kept.any()):
         raise DataError(f"a label other than {IGNORED}", f"{labels.numel()} labels, none to score", "more data")
-    return values.detach()[kept].double(), labels[kept]
+    return wide(values.detach()[kept]), labels[kept]
 
 
 def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
@@ -71,7 +72,7 @@ def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[T
         labels: Labels from ``elements``.
     """
     confidence, predicted = probs.max(1)
-    return confidence, (predicted == labels).double()
+    return confidence, wide(predicted == labels)
 
 
 def ranked(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_count
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
 from lapwing.moments.marginals import (
@@ -124,8 +125,8 @@ class Normal(Shown, abc.ABC):
         Args:
             some: Which outputs, counted over all axes.
         """
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+        centre = wide(self.mean).flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * wide(self.variance).sqrt().flatten()[some]
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
@@ -162,7 +163,7 @@ class Normal(Shown, abc.ABC):
         if self.factor is not None and self.factor.shape[-1] <= self.matrix.shape[-1]:
             return self.factor
         _ = self.variance  # refuses what is no variance
-        double = self.matrix.double()
+        double = wide(self.matrix)
         values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
         roots = nonnegative(values, "eigenvalue", self.covariance.dtype).sqrt()
         root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
@@ -398,11 +399,11 @@ class Draws(Shown):
     def node_weights(self) -> Float[Tensor, " nodes"]:
         """See ``Normal.node_weights``: alike for every draw."""
         count = len(self.values)
-        return self.values.new_full((count,), 1 / count, dtype=torch.float64)
+        return torch.full((count,), 1 / count, **wide_like(self.values))
 
     def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
         """See ``Normal.nodes``: the draws themselves."""
-        return self.values.flatten(1)[:, some].double()
+        return wide(self.values.flatten(1)[:, some])
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, check_count
+from lapwing.ground.precision import wide
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, by_position, check_time
@@ -109,8 +110,8 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
     check_time("pairwise", c, PAIR * c**2)
 
     def of_pairs(some: Moments | WideMoments) -> Tensor:
-        mean = some.mean.double()
-        half = 0.5 + math.pi / 8 * some.variance.double()  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
+        mean = wide(some.mean)
+        half = 0.5 + math.pi / 8 * wide(some.variance)  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
         together = max(1, CACHED // (PAIR_BYTES * mean.numel()))
         sums: list[Tensor] = []
         for start in range(0, c, together):

@@ -13,6 +13,7 @@ from torch.quasirandom import SobolEngine
 
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import TooLargeError, UnsupportedError
+from lapwing.ground.precision import wide
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 
@@ -69,7 +70,7 @@ def quasi_monte_carlo(
         return torch.ones_like(mean)
     if c == 2:
         gap = mean[..., 1] - mean[..., 0]
-        covariance = moments.covariance.double()
+        covariance = wide(moments.covariance)
         sums = covariance[..., 0, 0] + covariance[..., 1, 1]
         variance = (sums - covariance[..., 0, 1] - covariance[..., 1, 0]).clamp_min(0.0)
         rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), variance, max_bytes=max_bytes)
@@ -130,7 +131,7 @@ def expected_sigmoid(
     """
     step = max(1, max_bytes // (8 * _NODES * 3))
     pieces = zip(mean.reshape(-1).split(step), variance.reshape(-1).split(step), strict=True)
-    found = torch.cat([_expected(m.double(), v.double()) for m, v in pieces])
+    found = torch.cat([_expected(wide(m), wide(v)) for m, v in pieces])
     return found.view(mean.shape).to(mean.dtype)
 
 
