@@ -10,37 +10,65 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lapwing.ground import precision
+
+HOST = torch.device("cpu", 0)
+"""The host, told from the device by its number: a tensor made there is on "cpu" like any other."""
+
+
+class Devices(TorchFunctionMode):
+    """Knows of a tensor that is made from nothing whether it is the host's: no device is named, or it is cpu:0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_host = True
+
+    def __torch_function__(
+        self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        device = options.get("device")
+        outer = self.is_host
+        self.is_host = device is None or torch.device(device) == HOST
+        try:
+            return function(*args, **options)
+        finally:
+            self.is_host = outer
 
 
 class WithoutDouble(TorchDispatchMode):
     """Refuses each operation that a device without float64 would.
 
     A tensor of float64 is taken for one on the host, any other float for one on the device. So an operation may return
-    float64 where all floats that it takes are float64, numbers apart; where it makes a tensor from nothing, without
-    being told the device; inside ``lapwing.ground.precision``, which moves tensors; and where a gradient goes back.
+    float64 where all floats that it takes are float64, numbers apart; where it makes a tensor from nothing on the host,
+    or draws it, as generators are the host's; inside ``lapwing.ground.precision``, which moves tensors; and where a
+    gradient goes back.
     """
+
+    def __init__(self, devices: Devices) -> None:
+        super().__init__()
+        self._devices = devices
 
     def __torch_dispatch__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         found = function(*args, **(kwargs or {}))
-        if any(wide(leaf) for leaf in tree_leaves(found)) and not self._allowed(args, kwargs or {}):
+        if any(wide(leaf) for leaf in tree_leaves(found)) and not self._allowed(function, args, kwargs or {}):
             came = [f"{each.dtype} {list(each.shape)}" for each in floats((args, kwargs))]
             raise AssertionError(f"{function} made float64 on a device without it, of {came or 'nothing'}")
         return found
 
-    @staticmethod
-    def _allowed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _allowed(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         backward = torch._C._current_autograd_node()  # pyright: ignore[reportPrivateUsage]
         if moved_by_policy() or backward is not None:
             return True
         given = floats((args, kwargs))
         if not given:
-            return kwargs.get("device") is None
+            return self._devices.is_host or function.overloadpacket is torch.ops.aten.randn
         return all(wide(each) for each in given if each.ndim) and any(wide(each) for each in given)
 
 
@@ -67,7 +95,8 @@ def moved_by_policy() -> bool:
 @contextmanager
 def without_double() -> Generator[None]:
     """Until it ends the CPU is a device without float64."""
-    with mock.patch.object(precision, "WITHOUT_DOUBLE", frozenset({"cpu"})), WithoutDouble():
+    without = mock.patch.object(precision, "WITHOUT_DOUBLE", frozenset({"cpu"}))
+    with without, mock.patch.object(precision, "HOST", HOST), Devices() as devices, WithoutDouble(devices):
         yield
 
 

@@ -9,6 +9,7 @@ import torch
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries
 from lapwing.ground.data.sources import Data
+from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
@@ -33,7 +34,7 @@ class DenseSum:
         self._network = network
         self.floats = network.layout.size
         """Numbers it needs for each example and cotangent, beyond the layer factors: here one explicit row."""
-        self._total = torch.zeros(network.size, network.size, dtype=torch.float64, device=network.like.device)
+        self._total = torch.zeros(network.size, network.size, **wide_like(network.like))
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
@@ -42,7 +43,7 @@ class DenseSum:
             head: The layer, which knows its inputs a; its gradient is the identity, and nothing is pulled back.
             entries: The output Hessians B.
         """
-        a = head.columns.double().squeeze(1).mT.flatten(0, 1)
+        a = wide(head.columns).squeeze(1).mT.flatten(0, 1)
         places = torch.arange(self._network.size)
         own = head.matrix(self._network.part(head.names, places).to(a.device))[0]
         diagonals, beside = zip(*entries(), strict=True)
@@ -59,7 +60,7 @@ class DenseSum:
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
-        rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
+        rows = wide(jacobian_rows(self._network, factors).flatten(0, 1))
         self._total.addmm_(rows.mT, rows)
 
     def share(self, data: Data) -> None:

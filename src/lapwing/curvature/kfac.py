@@ -15,6 +15,7 @@ from lapwing.curvature.last_layer.outputs import Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.layers.moments import RowMoment, Sharing
@@ -84,7 +85,7 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing)
             if gradients is None:
-                rows = part.rows().flatten(0, 1).double()
+                rows = wide(part.rows().flatten(0, 1))
                 self._exact.setdefault(part.names, MomentSum()).add(RowMoment(rows, EXACT))
                 continue
             self._gradients.setdefault(part.names, MomentSum(self._rank)).add(gradients)

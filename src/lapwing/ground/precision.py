@@ -23,6 +23,9 @@ WIDE = torch.float64
 WITHOUT_DOUBLE = frozenset({"mps"})
 """Types of devices that have no float64."""
 
+HOST = torch.device("cpu")
+"""Where sums and decompositions are for such a device."""
+
 DATA_CENTRE = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3)})
 """Compute capabilities of GPUs whose float64 runs at half of float32 or not far below; others' is at a sixty-fourth."""
 
@@ -79,24 +82,29 @@ def fast_double(device: torch.device) -> bool:
 
 def wide_device(device: torch.device) -> torch.device:
     """Where tensors of float64 are kept for a device: there, or on the CPU where it has none."""
-    return device if has_double(device) else torch.device("cpu")
+    return device if has_double(device) else HOST
 
 
-def wide(x: Tensor) -> Tensor:
+def wide(x: Tensor, *, copy: bool = False) -> Tensor:
     """A tensor in float64, on its device or, where that has none, on the CPU; itself where it is.
+
+    Args:
+        x: The tensor.
+        copy: Whether it is a copy also where it is float64 already, to be written to.
 
     Example:
         >>> wide(torch.ones(1))
         tensor([1.], dtype=torch.float64)
     """
-    return x.to(wide_device(x.device), WIDE)
+    return x.to(wide_device(x.device), WIDE, copy=copy)
 
 
-def wide_like(like: Tensor) -> dict[str, Any]:
-    """The options with which a tensor beside the wide form of another is made.
+def wide_like(like: Tensor | torch.device) -> dict[str, Any]:
+    """The options with which a tensor beside the wide form of another is made, or for one on a device.
 
     Example:
         >>> torch.zeros(2, **wide_like(torch.ones(1)))
         tensor([0., 0.], dtype=torch.float64)
     """
-    return {"device": wide_device(like.device), "dtype": WIDE}
+    device = like.device if isinstance(like, Tensor) else like
+    return {"device": wide_device(device), "dtype": WIDE}

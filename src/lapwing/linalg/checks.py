@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide, wide_like
 
 TILE = 256
 """Rows and columns of a matrix that are read together with their mirror."""
@@ -58,7 +59,7 @@ def symmetric(
         found: Written over; it may be the matrix. ``None`` for a tensor of its own.
     """
     if found is None:
-        found = torch.empty_like(matrix, dtype=torch.float64)
+        found = torch.empty(matrix.shape, **wide_like(matrix))
     skew = matrix.detach().new_zeros(())
     size = matrix.detach().new_zeros(())
     tiles = [slice(start, start + TILE) for start in range(0, matrix.shape[-1], TILE)]
@@ -68,7 +69,7 @@ def symmetric(
             mirror = matrix[..., columns, rows].mT
             skew = torch.maximum(skew, (tile.detach() - mirror.detach()).abs_().max())
             size = torch.maximum(size, torch.linalg.vector_norm(tile.detach(), torch.inf))
-            mean = torch.add(tile, mirror.double()).div_(2)
+            mean = torch.add(wide(tile), wide(mirror)).div_(2)
             found[..., rows, columns] = mean
             found[..., columns, rows] = mean.mT
     apart = skew.item()

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide
 from lapwing.linalg import Dense, Structured, pivoted_cholesky
 from lapwing.linalg.checks import positive
 from lapwing.linalg.operators.eigenbasis import decompose, semidefinite
@@ -256,13 +257,13 @@ def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured
     structured = curvature.in_units(relative)
     if structured is not None:
         return structured
-    curvature.check_plus_diagonal(relative.to(curvature.dtype))
+    curvature.check_plus_diagonal(relative.to(curvature.device, curvature.dtype))
     return Dense(curvature.dense()).in_units(relative)
 
 
 def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
     """Triangular ``R`` with ``Rᵀ R = Wᵀ A W``, float64: that product would be singular where a diagonal A is not."""
-    return torch.linalg.qr(prior.double().sqrt()[:, None] * changes.double()).R
+    return torch.linalg.qr(wide(prior).sqrt()[:, None] * wide(changes)).R
 
 
 def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:

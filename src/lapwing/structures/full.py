@@ -28,6 +28,7 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
+from lapwing.ground.precision import wide_like
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
@@ -204,6 +205,6 @@ def unit_variances(
     """
     members = [group == g for g in range(groups)]
     if relative is None:
-        ones = torch.ones((), dtype=torch.float64, device=group.device)
+        ones = torch.ones((), **wide_like(group))
         return [member * ones for member in members]
     return [member * (1 / relative).to(group.device) for member in members]

@@ -16,6 +16,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
@@ -96,9 +97,9 @@ class Factor(abc.ABC):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def double(self: T) -> T:
+    def widened(self: T) -> T:
         """The same factor in float64: products of many terms then cancel as they should."""
-        return self._changed(lambda value: value.double() if value.is_floating_point() else value)
+        return self._changed(lambda value: wide(value) if value.is_floating_point() else value)
 
     def taken(self: T, place: slice) -> T:
         """The factor of some of its examples."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import Call, Layer, Sizes, at_positions
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing, is_few, sum_outer
@@ -105,7 +106,7 @@ class Windows(OuterProducts):
         """See ``Factor``; *expand* unfolds nothing where the kernel moves by one pixel."""
         if self.unfolded or self.weight is None or sharing == "reduce":
             return super().input_moment(sharing)
-        return PatchMoment(replace(self, a=self.a.double()), len(self.g) * self.positions)
+        return PatchMoment(replace(self, a=wide(self.a)), len(self.g) * self.positions)
 
     def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """See ``OuterProducts``; by another convolution, whose kernels are the eigenvectors."""

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import (
     NUMBERS,
     Call,
@@ -172,13 +173,13 @@ class OuterProducts(LayerKind):
     def gradient_moment(self, sharing: Sharing) -> Moment:
         """See ``Factor``."""
         if sharing == "reduce":
-            return ColumnMoment(self.g.double().sum(-1, keepdim=True).flatten(0, 1))
+            return ColumnMoment(wide(self.g).sum(-1, keepdim=True).flatten(0, 1))
         g = self.g if self.g.stride(0) >= self.g.stride(1) else self.g.transpose(0, 1)  # as it lies in memory
-        return ColumnMoment(g.flatten(0, 1).double())
+        return ColumnMoment(wide(g.flatten(0, 1)))
 
     def input_moment(self, sharing: Sharing) -> Moment:
         """See ``Factor``; *reduce* averages the inputs over the positions."""
-        columns = replace(self, a=self.a.double()).columns
+        columns = replace(self, a=wide(self.a)).columns
         n = len(self.g)
         if sharing == "reduce":
             return ColumnMoment(columns.mean(-1, keepdim=True), n)

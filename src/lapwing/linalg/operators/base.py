@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_bytes
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg.checks import nonnegative, positive
 
 
@@ -167,7 +168,7 @@ class Structured(Operator):
         Raises:
             NumericalError: ``A`` is not positive definite.
         """
-        return on_columns(self._solve, check_operand(self, b, self.shape[0]).double()).to(self.dtype)
+        return on_columns(self._solve, wide(check_operand(self, b, self.shape[0]))).to(self._like)
 
     def root(self) -> Operator:
         """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``. Here ``Q √Λ``."""
@@ -191,7 +192,7 @@ class Structured(Operator):
 
     def trace(self) -> Float[Tensor, ""]:
         """The sum of the diagonal, float64."""
-        return self.diagonal().double().sum()
+        return wide(self.diagonal()).sum()
 
     def scaled(self, c: float | Tensor) -> Structured:
         """The operator ``c A``, sharing any factorisation that survives.
@@ -316,7 +317,7 @@ class Structured(Operator):
         """A square operator in this one's dtype from products that work in float64."""
 
         def cast(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-            return lambda block: product(block.double()).to(self.dtype)
+            return lambda block: product(wide(block)).to(self._like)
 
         return FunctionOperator(cast(forward), cast(adjoint), self.shape, self._like)
 
@@ -334,10 +335,10 @@ def in_float64(operator: Operator) -> FunctionOperator:
         ``A`` with float64 operands and results.
     """
     return FunctionOperator(
-        lambda block: (operator @ block.to(operator.dtype)).detach().double(),
-        lambda block: (operator.T @ block.to(operator.dtype)).detach().double(),
+        lambda block: wide((operator @ block.to(operator.device, operator.dtype)).detach()),
+        lambda block: wide((operator.T @ block.to(operator.device, operator.dtype)).detach()),
         operator.shape,
-        torch.empty(0, dtype=torch.float64, device=operator.device),
+        torch.empty(0, **wide_like(operator.device)),
     )
 
 
@@ -426,5 +427,5 @@ def _is_finite_scalar(value: float | Tensor) -> bool:
 
 def common_value(entries: Float[Tensor, " d"]) -> Float[Tensor, ""] | None:
     """The value, float64, that all entries share; None where they differ. Its gradient spreads evenly."""
-    values = entries.double()
+    values = wide(entries)
     return values.mean() if bool((values == values[0]).all()) else None

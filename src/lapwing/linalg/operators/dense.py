@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linalg.operators.base import Operator, Structured, check_shape, common_value
@@ -121,8 +122,8 @@ class Dense(Structured):
 
     def in_units(self, relative: Float[Tensor, " d"]) -> Dense:
         """See ``Structured.in_units``; negative eigenvalues that are rounding are set to 0."""
-        root = relative.rsqrt()
-        return Dense(semidefinite(root[:, None] * self.dense().double() * root))
+        root = wide(relative).rsqrt()
+        return Dense(semidefinite(root[:, None] * wide(self.dense()) * root))
 
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """See ``Structured.check_plus_diagonal``; any sum is exact."""

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg.checks import finite, symmetric
 
 
@@ -85,7 +86,7 @@ class Eigenbasis:
     @property
     def matrix(self) -> Float[Tensor, "*p m m"]:
         """M, written down."""
-        eye = torch.eye(self.shape[-1], dtype=torch.float64, device=self.values.device)
+        eye = torch.eye(self.shape[-1], **wide_like(self.values))
         return self.times(eye)
 
     def times(self, block: Float[Tensor, "*b m k"]) -> Float[Tensor, "*b2 m k"]:
@@ -115,7 +116,7 @@ class Eigenbasis:
 
     def _followed_by_rest(self, count: int) -> Float[Tensor, "*p w"]:
         """λ, then ρ so many times."""
-        values = self.values.double()
+        values = wide(self.values)
         if not count:
             return values
         return torch.cat([values, values.new_full((*values.shape[:-1], count), self.rest)], -1)
@@ -158,8 +159,8 @@ def decompose(matrix: Float[Tensor, "..."]) -> Eigenbasis:
         matrix: ``[..., m, m]``, or ``[m]`` for a diagonal matrix.
     """
     if matrix.ndim == 1:
-        values = finite(matrix).double()
-        vectors = torch.ones_like(matrix, dtype=torch.float64)
+        values = wide(finite(matrix))
+        vectors = torch.ones_like(values)
     else:
         values, vectors = torch.linalg.eigh(symmetric(matrix))
     rounding = torch.finfo(matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
@@ -181,7 +182,7 @@ def decompose_nonzero(matrix: Float[Tensor, "*p m m"]) -> Eigenbasis:
     if 2 * int(nonzero.sum()) > len(nonzero):
         return decompose(matrix)
     places = nonzero.nonzero().squeeze(1)
-    vectors = matrix.new_zeros(*matrix.shape[:-1], len(places)).double()
+    vectors = wide(matrix.new_zeros(*matrix.shape[:-1], len(places)))
     if not len(places):
         return Eigenbasis(vectors.new_zeros(*matrix.shape[:-2], 0), vectors)
     inner = decompose(matrix[..., places[:, None], places])
@@ -202,8 +203,8 @@ def decompose_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Ei
         ``3 m r² + 9 r³`` multiplications.
     """
     if not root.numel():
-        return Eigenbasis(root.new_zeros(0).double(), root.double())
-    basis, triangle = torch.linalg.qr(root.double())
+        return Eigenbasis(wide(root.new_zeros(0)), wide(root))
+    basis, triangle = torch.linalg.qr(wide(root))
     values, vectors = torch.linalg.eigh(symmetric(triangle @ triangle.mT))
     is_resolved = values > len(root) * torch.finfo(values.dtype).eps * values.amax()
     values = values[is_resolved].flip(0)

@@ -17,6 +17,7 @@ from lapwing.ground.data.inputs import Inputs, concatenated, over_tensors, take,
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import all_of, check_alone
 from lapwing.ground.errors import ShapeError, check_bytes, check_count
+from lapwing.ground.precision import wide
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
@@ -112,7 +113,7 @@ class TopRows(CurvatureRecipe):
 
         def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
             y = model.likelihood.canonical_targets(f, targets[place])
-            yield _leading(model.likelihood.hessian(f.double(), y), most).to(f).view(most, *f.shape)
+            yield _leading(model.likelihood.hessian(wide(f), y), most).to(f).view(most, *f.shape)
 
         rows = list[Tensor]()
         start = 0
@@ -163,7 +164,7 @@ class _Spectra:
 def _eigenvalues(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Float[Tensor, "n m"]:
     """Eigenvalues of the output Hessian of each example, of all its positions."""
     y = likelihood.canonical_targets(f, targets)
-    return torch.linalg.eigvalsh(likelihood.hessian(f.double(), y)).flatten(1)
+    return torch.linalg.eigvalsh(likelihood.hessian(wide(f), y)).flatten(1)
 
 
 def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.curvature.tangent_features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
@@ -93,7 +94,7 @@ class LandmarkRows:
             ``M² d / 2`` multiplications in float64; ``b (b + 1) / 2`` makings of a block where b of them do not fit.
         """
         size = len(self.pairs)
-        gram = torch.zeros(size, size, dtype=torch.float64, device=self.deviations.device)
+        gram = torch.zeros(size, size, **wide_like(self.deviations))
         blocks = len(self.places)
         with Bar("landmarks", blocks * (blocks + 1) // 2, unit="pairs of blocks") as bar:
             for i, here in enumerate(self.places):
@@ -112,8 +113,8 @@ class LandmarkRows:
         for i, here in enumerate(self.places):
             rows = self.block(i)
             for strip in strips(rows, self.strip):
-                total[:, strip] += across[:, here] @ rows[:, strip].double()
-        return (total * self.deviations.double()).mT.contiguous()
+                total[:, strip] += across[:, here] @ wide(rows[:, strip])
+        return (total * wide(self.deviations)).mT.contiguous()
 
     def take(self, index: Int[Tensor, " m"]) -> LandmarkRows:
         """The rows of some of the landmarks."""
@@ -127,10 +128,10 @@ class LandmarkRows:
 
 def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP) -> Float[Tensor, "m m2"]:
     """``left rightᵀ``, added up in float64, of so many numbers at once."""
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+    total = torch.zeros(len(left), len(right), **wide_like(left))
     longer = left if len(left) > len(right) else right
     for some in strips(longer, strip):
-        total.addmm_(left[:, some].double(), right[:, some].double().mT)
+        total.addmm_(wide(left[:, some]), wide(right[:, some]).mT)
     return total
 
 
