@@ -184,7 +184,7 @@ class Likelihood(abc.ABC):
         Returns:
             One number a position, 0 where the target is ignored.
         """
-        return self.weight * self._nll(outputs, targets)
+        return self.weight * self._nll(outputs, targets.to(outputs.device))
 
     @final
     def total_nll(

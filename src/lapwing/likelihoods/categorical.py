@@ -79,12 +79,12 @@ class Categorical(Likelihood):
         to one in float64. That of the most probable class is kept apart, so that 1 - p does not cancel.
         """
         probs = wide(torch.softmax(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), -1))
-        most = outputs.argmax(-1, keepdim=True)
+        most = outputs.argmax(-1, keepdim=True).to(probs.device)
         largest = probs.gather(-1, most)
         others = probs.scatter_(-1, most, 0.0).sum(-1, keepdim=True)
         total = largest + others
         if targets is not None:
-            total = total.where((targets != IGNORED).unsqueeze(-1), torch.inf)
+            total = total.where((targets != IGNORED).to(total.device).unsqueeze(-1), torch.inf)
         probs /= total
         diagonal = torch.addcmul(probs, probs, probs, value=-1)
         diagonal.scatter_(-1, most, largest * others / total.square())
@@ -200,7 +200,7 @@ class Categorical(Likelihood):
         below = torch.softmax(wide(outputs), -1).cumsum(-1)
         uniform = probes.uniform(outputs.shape[:-1], like=below, generator=generator)
         uniform = uniform.clamp(max=1 - 2**-53).unsqueeze(-1) * below[..., -1:]
-        return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1)
+        return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1).to(outputs.device)
 
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """Class probabilities softmax(f)."""

@@ -61,7 +61,8 @@ def labelled(
     kept = labels != IGNORED
     if not bool(kept.any()):
         raise DataError(f"a label other than {IGNORED}", f"{labels.numel()} labels, none to score", "more data")
-    return wide(values.detach()[kept]), labels[kept]
+    scored = wide(values.detach()[kept])
+    return scored, labels[kept].to(scored.device)
 
 
 def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
@@ -114,7 +115,7 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
             raise DataError(f"at least one number in {name}", f"shape {list(tensor.shape)}", "more data")
         check_finite(tensor, name, "looking for NaN in the data or a division by a zero variance")
     device = next(iter(named.values())).device
-    return tuple(tensor.detach().to(device, torch.float64).flatten() for tensor in named.values())
+    return tuple(wide(tensor.detach().to(device)).flatten() for tensor in named.values())
 
 
 def check_all_positive(name: str, values: Tensor) -> None:

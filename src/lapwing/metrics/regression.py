@@ -218,9 +218,9 @@ def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"]
     for each in (moments, reference):
         check_finite(each.mean, "means", "checking the inputs and the weights of the network")
         check_finite(each.covariance, "covariances", "float64, or a larger prior precision")
-        exact = each.covariance.detach().to(device, torch.float64)
+        exact = wide(each.covariance.detach().to(device))
         symmetric.append(0.5 * (exact + exact.mT))
-    difference = wide(moments.mean.detach()) - reference.mean.detach().to(device, torch.float64)
+    difference = wide(moments.mean.detach()) - wide(reference.mean.detach().to(device))
     return difference.unsqueeze(-2), (symmetric[0], symmetric[1])
 
 

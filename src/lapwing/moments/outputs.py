@@ -166,7 +166,7 @@ class Normal(Shown, abc.ABC):
         double = wide(self.matrix)
         values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
         roots = nonnegative(values, "eigenvalue", self.covariance.dtype).sqrt()
-        root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
+        root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
         return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
@@ -255,7 +255,7 @@ class Moments(Normal):
 
     def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
         """``R ε`` with ``R Rᵀ`` the covariance without a shift that all outputs share, k columns of noise ε."""
-        root = contrast_root(self.covariance).to(noise.dtype)
+        root = contrast_root(self.covariance).to(noise)
         return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
 
     @property

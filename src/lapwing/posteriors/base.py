@@ -383,7 +383,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     @property
     def prior_precisions(self) -> Float[Tensor, " g"]:
         """Prior precision of each group, float64."""
-        return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
+        return self.prior.precisions(self.network.uncertain).to(**wide_like(self.network.like))
 
     @property
     def prior_diagonal(self) -> Float[Tensor, " d"]:

@@ -74,7 +74,7 @@ def by_draws(
         [0.375, 0.01]
     """
     zeta = wide(draws)
-    sizes = torch.bincount(group).to(draws.device, torch.float64)
+    sizes = torch.bincount(group).to(zeta)
     if estimator == "outputs":
         gamma = squares()
     elif estimator == "weights":

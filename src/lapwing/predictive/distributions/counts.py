@@ -131,7 +131,7 @@ class CountsOfRates(Predictive, abc.ABC):
     def cdf(self, counts: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """P(y ≤ k) of each count by itself, float64, ``[n, *event, c]``."""
         shares = count_cdf(self.log_rates, counts.clamp_min(0), self.share_below)
-        return shares.where(counts >= 0, 0.0)
+        return shares.where((counts >= 0).to(shares.device), 0.0)
 
     def interval(
         self, level: float = 0.95, *, noise: bool = True
