@@ -98,7 +98,7 @@ def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
     predicted = tuned.predict(new)
     scores = lw.evaluate(tuned, (x, y))
     interval = predicted.interval(0.9) if hasattr(predicted, "interval") else ()
-    return [predicted.variance, *interval, torch.tensor(list(scores.values()))]
+    return [predicted.uncertainty, *interval, torch.tensor(list(scores.values()))]
 
 
 def of_link(link: Link, device: torch.device) -> list[Tensor]:
@@ -178,7 +178,7 @@ def of_image(device: torch.device) -> list[Tensor]:
         tv_reconstruction(y, operator, 3.0, precision=std**-2).value,
     ]
     effort = ImagingEffort(channels=4, steps=30, samples=16, draws=32)
-    _, posterior = imaged(operator, y, std, effort, generator=seeded())
+    _, posterior = imaged(operator, y, std, effort, generator=seeded(), progress=False)
     design = Design.after(posterior, whole, 4, [0, 2], samples=32, generator=seeded())
     assert len(design.propose(1)) == 1
     assert log_density(posterior.mean, posterior.deviations, truth, size=2) < 100

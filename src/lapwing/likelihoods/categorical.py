@@ -238,7 +238,7 @@ def _complement(probs: Tensor) -> Tensor:
 
 
 def _mask(matrix: Tensor, targets: Tensor | None) -> Tensor:
-    return matrix if targets is None else matrix.where((targets != IGNORED)[..., None, None], 0.0)
+    return matrix if targets is None else matrix.where((targets != IGNORED).to(matrix.device)[..., None, None], 0.0)
 
 
 def _roots_of_probabilities(

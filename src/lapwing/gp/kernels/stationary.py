@@ -79,19 +79,19 @@ class Stationary(Kernel):
         ``w = π / (½ π + ½ q)``: where data determine the function well, what is left unknown of it has frequencies that
         π hardly ever draws.
         """
-        wide = count // 2
-        own_frequencies = self.frequencies(count - wide, x, generator)
-        frequencies = wide(torch.cat([own_frequencies, student(1, wide, x, generator)], 1))
+        tails = count // 2
+        own_frequencies = self.frequencies(count - tails, x, generator)
+        frequencies = wide(torch.cat([own_frequencies, student(1, tails, x, generator)], 1))
         own = self.log_spectral_density(frequencies)
         other = log_student(1, frequencies)
-        part = wide / count
+        part = tails / count
         weights = 1 / (1 - part + part * torch.exp(other - own))
-        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(x.device)
+        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(frequencies)
         amplitudes = (2 * weights / count).sqrt()
 
         def draw(inputs: Tensor) -> Tensor:
             phases = (wide(inputs) / like(self.lengthscale, frequencies)) @ frequencies + turns
-            return (amplitudes * torch.cos(phases)).to(inputs.dtype)
+            return (amplitudes * torch.cos(phases)).to(inputs)
 
         return draw
 

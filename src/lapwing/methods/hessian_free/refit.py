@@ -166,7 +166,7 @@ class Refit:
         total = fits.pull(self.copies, weights)
         if fits.in_sample:
             for batch in self.model.data:
-                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))
+                total += wide(self.copies.pull(weights, batch.inputs, self._slope(fits, batch)))
             self.model.data.added(total)
         return total
 

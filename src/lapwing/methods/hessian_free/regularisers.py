@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.distributed import turn
-from lapwing.ground.precision import wide_like
+from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.products.copies import Copies
 
 PIECE = 4096
@@ -81,7 +81,7 @@ class OutputSums(Regulariser):
         first, each = turn(data.shared)
         pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
         for place, inputs in islice(pieces, first, None, each):
-            gradient += copies.pull(weights, inputs, self.omega[:, place].to(weights))
+            gradient += wide(copies.pull(weights, inputs, self.omega[:, place].to(weights)))
         return data.added(gradient)
 
 

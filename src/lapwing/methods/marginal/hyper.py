@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, check_count, check_kind, check_option
 from lapwing.ground.layout import Layout
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import wide, wide_device, wide_like
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior
@@ -68,10 +68,10 @@ class Hyperparameters(nn.Module):
                 "Isotropic() or Layerwise()",
             )
         group, groups = prior.groups(layout)
-        self.group = group.to(like.device)
+        self.group = group.to(wide_device(like.device))
         self.sizes = wide(torch.bincount(self.group, minlength=groups))
         self.learns_noise = noise and likelihood.noise is not None
-        self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(like.device))
+        self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(**wide_like(like)))
         self.own_noises = own_noises(likelihood)
         shape = () if self.own_noises is None else self.own_noises.shape
         zeros = torch.zeros(shape, **wide_like(like))
