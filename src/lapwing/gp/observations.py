@@ -88,8 +88,8 @@ class Observations(Shown):
         if count == len(self):
             return self
         weight = 1 / wide(self.relative)[:, None]
-        both = torch.cat([weight, weight * self.targets], 1)
-        sums = both.new_zeros(count, both.shape[1]).index_add_(0, self._places, both)
+        both = torch.cat([weight, weight * wide(self.targets)], 1)
+        sums = both.new_zeros(count, both.shape[1]).index_add_(0, self._places.to(both.device), both)
         inputs = self.inputs.new_empty(count, self.inputs.shape[1]).index_copy_(0, self._places, self.inputs)
         return Observations(inputs, (sums[:, 1:] / sums[:, :1]).to(inputs), (1 / sums[:, 0]).to(inputs))
 

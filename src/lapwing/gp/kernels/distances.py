@@ -91,7 +91,7 @@ class SquaredDistances:
         count = int(lost.count_nonzero())
         if count > FEW * lost.numel():
             return self._bounded(self._differences(i, j))
-        found = squares.to(self.a.dtype)
+        found = squares.to(self.a)
         return self._bounded(self._repaired(found, lost, i, j) if count else found)
 
     def weighted(self, weight: Float[Tensor, "n m"]) -> Float[Tensor, " p"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.gp.kernels.base import Features, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import wide, wide_device
 
 TIMES = 8
 """Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
@@ -47,13 +47,14 @@ class Tanimoto(Kernel):
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""
         size = (count, x.shape[1])
+        place = wide_device(x.device)
 
         def uniform() -> Tensor:
             return torch.rand(size, generator=generator, dtype=torch.float64)
 
-        rate = -(uniform() * uniform()).log().to(x.device)
-        age = -(uniform() * uniform()).log().to(x.device)
-        start = uniform().to(x.device)
+        rate = -(uniform() * uniform()).log().to(place)
+        age = -(uniform() * uniform()).log().to(place)
+        start = uniform().to(place)
         signs = probes.rademacher([*size, TIMES], like=x, generator=generator)
 
         def hashed(row: Tensor) -> Tensor:

@@ -34,9 +34,9 @@ def log_density(
     """
     averages = system.distinct
     n, c = averages.targets.shape
-    rest = averages.targets - system.trend(averages.inputs.to(beta)) @ beta
+    rest = wide(averages.targets) - wide(system.trend(averages.inputs.to(beta)) @ beta)
     sizes = sum(len(group.outputs) * logdet for group, logdet in zip(system.groups, logdets, strict=True))
-    fit = float(wide(rest * alpha).sum()) + sizes + c * n * math.log(2 * math.pi)
+    fit = float((rest * wide(alpha)).sum()) + sizes + c * n * math.log(2 * math.pi)
     return float(system.data.repeated(system.noises)[0].sum()) - 0.5 * fit
 
 
@@ -101,7 +101,7 @@ def evidence_and_gradient(system: System) -> tuple[float, Float[Tensor, " h"]]:
     Raises:
         NumericalError: If C is singular up to rounding.
     """
-    targets = system.distinct.targets.to(system.dtype)
+    targets = system.solvable(system.distinct.targets)
     basis = system.trend(system.inputs)
     alpha = torch.empty_like(targets)
     beta = targets.new_empty(basis.shape[1], targets.shape[1])

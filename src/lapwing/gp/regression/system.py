@@ -83,7 +83,11 @@ class System:
     @property
     def inputs(self) -> Float[Tensor, "n p"]:
         """X in the dtype of solves."""
-        return self.distinct.inputs.to(self.dtype)
+        return self.solvable(self.distinct.inputs)
+
+    def solvable(self, values: Float[Tensor, "n *k"]) -> Float[Tensor, "n *k"]:
+        """Values in the dtype of solves, where the solves are."""
+        return wide(values) if self.dtype == torch.float64 else values.to(self.dtype)
 
     @property
     def trend(self) -> Trend:
@@ -98,7 +102,7 @@ class System:
     @cached_property
     def groups(self) -> tuple[OutputGroup, ...]:
         """Outputs with their ``K + N``: all together where they share it, else each alone."""
-        relative = self.distinct.relative.to(self.dtype)
+        relative = self.solvable(self.distinct.relative)
         return grouped(self.kernel, self.noises.tolist(), self.inputs, relative, self.shared)
 
     def solve(
@@ -145,7 +149,7 @@ class System:
         """Earlier solutions where they are of the same columns, zeros for the others; ``None`` where there are none."""
         if not start:
             return None
-        initial = torch.zeros(len(self.distinct), width, dtype=self.dtype, device=self.distinct.inputs.device)
+        initial = self.groups[0].noise.new_zeros(len(self.distinct), width)
         for part, earlier in zip(initial.tensor_split([first], 1), start, strict=False):
             if earlier.value.shape[1] == part.shape[1] and len(earlier.value) <= len(part):
                 part[: len(earlier.value)] = earlier.value
