@@ -20,6 +20,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
@@ -210,7 +211,7 @@ class LaplaceGPPosterior:
             joint: Whether of all inputs together.
         """
         new = self.data.check(x)
-        x = new.double()
+        x = wide(new)
         c = self.width
         if joint:
             check_room("covariances of outputs", (len(x) * c,) * 2, new, "fewer inputs at a time")

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide_like
 
 REACH = 6.0
 """Standard deviations, to each side of the mean, over which a Gaussian number is integrated."""
@@ -22,7 +23,7 @@ def quantile_of_normal(probability: float) -> float:
 
 def normal_nodes(device: torch.device) -> Float[Tensor, " nodes"]:
     """Points of the trapezoid rule over a standard normal number, float64."""
-    return torch.linspace(-REACH, REACH, NODES, dtype=torch.float64, device=device)
+    return torch.linspace(-REACH, REACH, NODES, **wide_like(device))
 
 
 def normal_weights(device: torch.device) -> Float[Tensor, " nodes"]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Shown
 from lapwing.moments.marginals import (
     expected_exp,
@@ -145,8 +146,8 @@ class WideMoments(Shown, abc.ABC):
 
     def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
         """See ``Normal.nodes``."""
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+        centre = wide(self.mean).flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * wide(self.variance).sqrt().flatten()[some]
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""

@@ -21,7 +21,7 @@ from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
-from lapwing.ground.precision import DOUBLE, Precision, Words
+from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.ground.shared import Shared
@@ -387,29 +387,29 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     @property
     def prior_precisions(self) -> Float[Tensor, " g"]:
         """Prior precision of each group, float64."""
-        return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
+        return self.prior.precisions(self.network.uncertain).to(**wide_like(self.network.like))
 
     @property
     def prior_diagonal(self) -> Float[Tensor, " d"]:
         """Prior precision of each weight, float64."""
-        return self.prior.diagonal(self.network.uncertain, self.network.like.double())
+        return self.prior.diagonal(self.network.uncertain, wide(self.network.like))
 
     @property
     def scale(self) -> Float[Tensor, ""]:
         """``noise_scale`` as a tensor, float64."""
-        return torch.tensor(self.noise_scale, dtype=torch.float64, device=self.network.like.device)
+        return torch.tensor(self.noise_scale, **wide_like(self.network.like))
 
     @property
     def joint_evidence(self) -> LogEvidence:
         """The evidence at the trained weights without its charge for the directions the data determined."""
-        nothing = self.network.weights.new_zeros(0, dtype=torch.float64)
+        nothing = torch.zeros(0, **wide_like(self.network.like))
         return self._evidence(Spectrum(nothing, nothing.long()))
 
     def _evidence(self, complexity: Complexity) -> LogEvidence:
         """The evidence with this charge for the directions the data determined."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
-        weights = self.network.weights.double()
+        weights = wide(self.network.weights)
         return LogEvidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),

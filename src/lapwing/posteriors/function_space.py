@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.base import contracted
@@ -145,7 +146,7 @@ class FunctionPosterior(ExactPosterior):
         noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=generator)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
-            observed = self.rows.push(self.model, zeta.to(self.network.like)).double()
+            observed = wide(self.rows.push(self.model, zeta.to(self.network.like)))
             epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=generator)
             observed += epsilon / self.noise_scale**0.5
             drawn = self._conditioned(zeta, observed)
@@ -169,9 +170,9 @@ class FunctionPosterior(ExactPosterior):
         if self.totals.score is None:
             return None
         like = self.network.like
-        whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
+        whole = self.noise_scale * self._variance * wide(self.totals.score) - wide(self.network.weights)
         with torch.no_grad():
-            observed = self.rows.push(self.model, whole.to(like)[:, None]).double()
+            observed = wide(self.rows.push(self.model, whole.to(like)[:, None]))
             return self._conditioned(whole[:, None], observed)[:, 0].to(like)
 
     @property
@@ -189,7 +190,7 @@ class FunctionPosterior(ExactPosterior):
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
             return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0], self._epsilon))
-        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
+        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, wide(self.grams)), self._epsilon)
 
     def warn_of_precision(self) -> None:
         """See ``Capabilities.warn_of_precision``; its kernel has the eigenvalues of the curvature."""
@@ -227,7 +228,7 @@ class FunctionPosterior(ExactPosterior):
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""
         kernel = TangentKernel(self.model)
-        return kernel.cross(inputs, self.rows, self._variance).double()
+        return wide(kernel.cross(inputs, self.rows, self._variance))
 
     def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
         variances, multiples = distinct([self._variance, *(choice._variance for choice in choices)])
@@ -242,13 +243,13 @@ class FunctionPosterior(ExactPosterior):
         With ``Sᵀ K S = Q diag(γ) Qᵀ``: ``κ K** - K*x S Q diag(s κ² / (1 + s κ γ)) Qᵀ Sᵀ Kx*``.
         """
         mean, (prior,) = self._prior_propagation.moments(inputs)
-        kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
+        kappa, s = torch.tensor(scales, **wide_like(prior)).unbind(1)
         gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
         rows = self.grams.shape[-1]
         together = max(1, BUDGET // (8 * self.model.width * rows))
         parts: list[Tensor] = []
         for place, part in chunks(inputs, together):
-            before = prior[place].double()
+            before = wide(prior[place])
             rotated = (self._cross(part) @ self._spectrum.vectors).view(-1, mean.shape[-1], rows)
             explained = contracted(rotated, gain).view(-1, *before.shape)
             parts.append(torch.einsum("m,...->m...", kappa, before) - explained)
@@ -257,5 +258,5 @@ class FunctionPosterior(ExactPosterior):
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, prior = joint(self._prior_propagation, inputs)
         explained = self._cross(inputs) @ self._root
-        covariance = prior.double() - explained @ explained.mT
+        covariance = wide(prior) - explained @ explained.mT
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

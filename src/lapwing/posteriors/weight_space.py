@@ -122,7 +122,7 @@ class WeightPosterior(ExactPosterior):
         weights = self.network.weights
         operator = self.precision.operator
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
-        return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
+        return (operator.inverse_root() @ epsilon.to(operator.device, operator.dtype)).to(weights)
 
     @cached_property
     def precision(self) -> BlockedCurvature:
@@ -139,7 +139,7 @@ class WeightPosterior(ExactPosterior):
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
             return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
-        prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
+        prior = Diagonal(self.prior_diagonal.to(curvature.device, curvature.dtype))
         return BlockedCurvature(curvature.plus_diagonal(prior.values), self.held.partition)
 
     def warn_of_precision(self) -> None:

@@ -18,6 +18,7 @@ from lapwing.gp.regression.settings import EXACT
 from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.linalg import Dense, Operator
 from lapwing.linear.solvers import Cholesky
@@ -193,8 +194,8 @@ def _targets(
     with torch.no_grad():
         drawn = process.sample_functions(x, samples, generator=generator)
         noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) * process.noises.sqrt().to(drawn)
-        away = (drawn + noise - exact.mean(x)).double().flatten(1)
-        covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
+        away = wide(drawn + noise - exact.mean(x)).flatten(1)
+        covariance = wide(exact.joint_covariance(x)).flatten(2).flatten(0, 1)
         covariance.diagonal().add_(process.noises.repeat(len(x)))
     return away, away.new_zeros(away.shape[1]), Dense(torch.linalg.inv(covariance))
 

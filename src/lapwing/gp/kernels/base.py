@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from lapwing.ground.precision import wide
 
 Features: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
 """φ of rows of inputs, with ``E φ(x)ᵀ φ(x') = k(x, x')`` over the features' randomness."""
@@ -210,7 +211,7 @@ class Scaled(Kernel):
     ) -> Float[Tensor, " h"]:
         """See ``Kernel``."""
         weight = like(self.variance, weight) * weight
-        own = (weight * self.kernel(a, b)).sum(dtype=torch.float64)[None].cpu()
+        own = wide(weight * self.kernel(a, b)).sum()[None].cpu()
         return torch.cat([own, self.kernel.gradient(a, b, weight)])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.gp.kernels.base import Features, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
+from lapwing.ground.precision import wide
 
 TIMES = 8
 """Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
@@ -67,4 +68,4 @@ class Tanimoto(Kernel):
             turn = (times.gather(1, first)[:, 0] % TIMES).long()
             return signs[torch.arange(len(signs), device=signs.device), place, turn]
 
-        return lambda inputs: torch.stack([hashed(row) for row in inputs.detach().double()]).to(x) / count**0.5
+        return lambda inputs: torch.stack([hashed(row) for row in wide(inputs.detach())]).to(x) / count**0.5

@@ -27,6 +27,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, check_count, check_kind
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
@@ -337,8 +338,8 @@ class GPPosterior:
 
     def least_noise(self) -> LeastNoise:
         """See ``Tunable``; from what the mean leaves of the targets."""
-        basis = self.system.trend(self.data.inputs.double())
-        rest, _ = least_squares(basis, basis, self.data.targets.double())
+        basis = self.system.trend(wide(self.data.inputs))
+        rest, _ = least_squares(basis, basis, wide(self.data.targets))
         dtype = self.system.dtype
         least = ROUNDING * torch.finfo(dtype).eps * rest.square().mean(0).cpu()
         noise_each = isinstance(self.likelihood.precision, tuple)

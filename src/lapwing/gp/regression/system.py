@@ -18,6 +18,7 @@ from lapwing.gp.regression.groups import OutputGroup, grouped
 from lapwing.gp.regression.settings import Settings
 from lapwing.gp.trend import Trend, least_squares
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Solution, joined
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers import Solver
@@ -61,7 +62,7 @@ class System:
     @property
     def noises(self) -> Float[Tensor, " c"]:
         """``1/ρ`` of each output, float64."""
-        return 1 / self.likelihood.precisions(self.data.targets.double())
+        return 1 / self.likelihood.precisions(wide(self.data.targets))
 
     @property
     def shared(self) -> bool:
@@ -165,8 +166,8 @@ class System:
         """
         like = group.noise
         known = slice(None) if with_mean else slice(0)
-        y = self.distinct.targets[:, group.outputs][:, known].double()
-        h = self.trend(self.distinct.inputs)[:, known].double()
+        y = wide(self.distinct.targets[:, group.outputs][:, known])
+        h = wide(self.trend(self.distinct.inputs)[:, known])
         rest, explained = least_squares(h, h, y)
         explained = explained.to(like)
         own = slice(y.shape[1])
@@ -285,7 +286,7 @@ def check_drawn(
     Warns:
         ConvergenceWarning: If that is more than ``DRAWN`` of the noise's standard deviation.
     """
-    scale = (values / noise.sqrt()[:, None]).double().square().mean(0).sqrt()
+    scale = wide(values / noise.sqrt()[:, None]).square().mean(0).sqrt()
     off = float((error * scale).max()) if len(error) else 0.0
     if off > DRAWN:
         rtol = getattr(solver, "rtol", None)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.distributed import turn
+from lapwing.ground.precision import wide_like
 from lapwing.jacobian.products.copies import Copies
 
 PIECE = 4096
@@ -59,7 +60,7 @@ class Regulariser(abc.ABC):
             copies: The network.
             weights: Weights of each fit, in the network's dtype.
         """
-        return torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
+        return torch.zeros(weights.shape, **wide_like(weights))
 
 
 @final

@@ -1,0 +1,212 @@
+"""On a device that has no float64 everything is computed: fits, tuning, predictions, processes, images; as near as can be.
+
+The device is imitated on the CPU (``tests/without_double.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.cli.continuation import ImagingEffort, imaged
+from lapwing.ct import (
+    Design,
+    Parallel2d,
+    Projector,
+    equidistant,
+    filtered_back_projection,
+    log_density,
+    noise_level,
+    tv_reconstruction,
+    walnut,
+)
+from lapwing.predictive.links import Link
+from lapwing.structures import Structure
+from tests.posterior_cases import convnet, labels, mlp, normal, problem
+from tests.without_double import without_double
+
+CPU = torch.device("cpu")
+
+X, NEW = normal(12, 3).float(), normal(5, 3, seed=1).float()
+THREE = labels(12, classes=3)
+REAL = torch.stack([X[:, 0].sin(), X.prod(1)], 1) + 0.1 * normal(12, 2, seed=2).float()
+
+STRUCTURES: dict[str, Structure] = {
+    "full over weights": lw.Full(view="weights"),
+    "full over functions": lw.Full(view="functions"),
+    "diagonal": lw.Diagonal(),
+    "KFAC": lw.KFAC(),
+    "KFAC of leading eigenpairs": lw.KFAC(rank=2),
+    "low rank": lw.LowRank(6),
+    "Nyström": lw.Nystrom(8, samples=36),
+    "sampled": lw.Sampled(6),
+    "matrix-free": lw.MatrixFree(),
+    "auto": lw.Auto(),
+}
+
+SOLVED = ("sampled", "matrix-free")
+"""Structures whose answers are solves."""
+
+LIKELIHOODS = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", "tokens", "pixels")
+
+
+def placed(device: torch.device, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors on a device, of single precision."""
+    return tuple(t.to(device, torch.float32) if t.is_floating_point() else t.to(device) for t in tensors)
+
+
+def seeded() -> torch.Generator:
+    """Randomness, the same at every call."""
+    return torch.Generator().manual_seed(0)
+
+
+def fitted(device: torch.device, structure: Structure, outputs: int = 3, **options: Any) -> Any:
+    """A posterior of a network of three classes, or of two real outputs."""
+    x, y = placed(device, X, THREE if outputs == 3 else REAL)
+    likelihood = lw.Categorical() if outputs == 3 else lw.Gaussian(25.0)
+    recipe = lw.Laplace(likelihood, structure=structure, **options)
+    return recipe.fit(mlp(outputs).float().to(device), (x, y), generator=seeded())
+
+
+def known(posterior: Any, device: torch.device) -> list[Tensor]:
+    """Means and variances of its outputs, and whether functions and weights can be drawn."""
+    (new,) = placed(device, NEW)
+    outputs = posterior.outputs(new).marginal()
+    drawn = posterior.sample_functions(new, 2, generator=seeded())
+    assert bool(drawn.isfinite().all())
+    return [outputs.mean, outputs.variance]
+
+
+def of_structure(name: str, device: torch.device) -> list[Tensor]:
+    posterior = fitted(device, STRUCTURES[name])
+    before = known(posterior, device)
+    if name == "matrix-free":
+        return before
+    return [*before, *known(lw.tune(posterior), device)]
+
+
+def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
+    case = problem(name)
+    x, y, new = placed(device, case.x, case.y, case.new)
+    posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(case.model.float().to(device), (x, y))
+    tuned = lw.tune(posterior, (x, y))
+    predicted = tuned.predict(new)
+    scores = lw.evaluate(tuned, (x, y))
+    interval = predicted.interval(0.9) if hasattr(predicted, "interval") else ()
+    return [predicted.variance, *interval, torch.tensor(list(scores.values()))]
+
+
+def of_link(link: Link, device: torch.device) -> list[Tensor]:
+    (new,) = placed(device, NEW)
+    posterior = fitted(device, lw.KFAC())
+    joint = posterior.predict(new, link, joint=True, generator=seeded()).probs
+    return [posterior.predict(new, link, generator=seeded()).probs, joint]
+
+
+def of_tuner(name: str, device: torch.device) -> list[Tensor]:
+    held = placed(device, NEW, labels(5, classes=3))
+    tuners: dict[str, Any] = {
+        "gradient": lw.EvidenceGradient(),
+        "gradient at the mode": lw.EvidenceGradient(at="mode"),
+        "MacKay": lw.MacKay(),
+        "ELBO": lw.ELBO(steps=3),
+        "EM": lw.EM(steps=3),
+        "validation": lw.Validation(held, temperature=True),
+        "mixup": lw.Mixup(),
+    }
+    structure = lw.Sampled(6) if name == "EM" else lw.Full(view="weights")
+    outputs = 2 if name in ("MacKay", "gradient at the mode") else 3
+    posterior = fitted(device, structure, outputs, prior=lw.Layerwise(1.0) if name == "MacKay" else lw.Isotropic(1.0))
+    return known(lw.tune(posterior, tuners[name]), device)
+
+
+def of_network(name: str, device: torch.device) -> list[Tensor]:
+    images, y, new = placed(device, normal(10, 1, 5, 5), labels(10, classes=3), normal(4, 1, 5, 5, seed=2))
+    weights = {"convolution": lw.All(), "last layer": lw.LastLayer(), "subnetwork": lw.Subnetwork(7)}[name]
+    structure = lw.Full(view="weights") if name == "subnetwork" else lw.KFAC()
+    recipe = lw.Laplace(lw.Categorical(), structure=structure, weights=weights)
+    posterior = lw.tune(recipe.fit(convnet().float().to(device), (images, y)))
+    return [posterior.predict(new).probs]
+
+
+def of_process(name: str, device: torch.device) -> list[Tensor]:
+    x, y, classes, new = placed(device, X, REAL, THREE, NEW)
+    kernel = 1.0 * lw.gp.Matern(1.5)
+    recipes: dict[str, Any] = {
+        "Cholesky": lw.GP(kernel, lw.Gaussian(50.0)),
+        "CG": lw.GP(kernel, lw.Gaussian(50.0), solver=lw.solvers.CG(rtol=1e-6), dtype=torch.float32, samples=4, features=60),
+        "classes": lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()),
+        "spread by ARD": lw.GP(1.0 * lw.gp.RBF((1.0, 2.0, 1.0)), lw.Gaussian(50.0)),
+    }
+    process = recipes[name].fit((x, classes if name == "classes" else y))
+    tuned = process if name == "CG" else lw.tune(process)
+    outputs = tuned.outputs(new).marginal()
+    drawn = tuned.sample_functions(new, 2, generator=seeded())
+    assert bool(drawn.isfinite().all())
+    return [outputs.mean, outputs.variance]
+
+
+def of_refits(device: torch.device) -> list[Tensor]:
+    x, y, new = placed(device, X, REAL, NEW)
+    recipe = lw.HessianFree(lw.Gaussian(2.0), prior=lw.Isotropic(50.0), fits=lw.hessian_free.Probed(3, 2))
+    posterior = recipe.fit(mlp(2).float().to(device), (x, y), new)
+    return [posterior.outputs(new).marginal().variance]
+
+
+def of_training(device: torch.device) -> list[Tensor]:
+    x, y = placed(device, X, THREE)
+    trained = lw.train_marginal(mlp(3).float().to(device), (x, y), lw.Categorical(), epochs=2)
+    return [torch.tensor(trained.history[-1].total)]
+
+
+def of_image(device: torch.device) -> list[Tensor]:
+    """The steps of ``lapwing ct demo``."""
+    whole = Projector(Parallel2d((8, 8), equidistant(4), detector=8), device=device)
+    operator = whole.select([0, 2])
+    (truth,) = placed(device, walnut((8, 8), generator=seeded()))
+    y = operator.push(truth.flatten())
+    y = y + 0.05 * y.mean() * normal(*y.shape, seed=3).to(y)
+    std = float(0.05 * y.mean())
+    assert noise_level(y, operator.geometry).value > 0
+    images = [
+        filtered_back_projection(y, operator.geometry),
+        tv_reconstruction(y, operator, 3.0, precision=std**-2).value,
+    ]
+    effort = ImagingEffort(channels=4, steps=30, samples=16, draws=32)
+    _, posterior = imaged(operator, y, std, effort, generator=seeded())
+    design = Design.after(posterior, whole, 4, [0, 2], samples=32, generator=seeded())
+    assert len(design.propose(1)) == 1
+    assert log_density(posterior.mean, posterior.deviations, truth, size=2) < 100
+    return [*images, posterior.std]
+
+
+Work = Callable[[torch.device], list[Tensor]]
+
+CASES: dict[str, Work] = {
+    **{f"structure {name}": lambda device, name=name: of_structure(name, device) for name in STRUCTURES},
+    **{f"likelihood {name}": lambda device, name=name: of_likelihood(name, device) for name in LIKELIHOODS},
+    **{f"link {name}": lambda device, name=name: of_link(name, device) for name in get_args(Link)},
+    **{
+        f"tuner {name}": lambda device, name=name: of_tuner(name, device)
+        for name in ("gradient", "gradient at the mode", "MacKay", "ELBO", "EM", "validation", "mixup")
+    },
+    **{f"network {name}": lambda device, name=name: of_network(name, device) for name in ("convolution", "last layer", "subnetwork")},
+    **{f"process {name}": lambda device, name=name: of_process(name, device) for name in ("Cholesky", "CG", "classes", "spread by ARD")},
+    "refits": of_refits,
+    "training": of_training,
+    "image": of_image,
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_device_without_double_gives_the_answers_of_one_that_has_it(name: str) -> None:
+    expected = CASES[name](CPU)
+    with without_double():
+        found = CASES[name](CPU)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.float(), theirs.float(), rtol=2e-2, atol=1e-4)
