@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
+from lapwing.ground.precision import wide, without_tf32
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model
@@ -61,7 +62,8 @@ class TangentKernel:
         for a, b in zip(left, right, strict=True):
             weights = network.part(a.names, variance)
             if bool(weights.any()):
-                total += a.gram(b, weights)
+                with without_tf32():
+                    total += wide(a.gram(b, weights.to(a.g)))
         return total
 
     def cross(self, inputs: Inputs, training: TrainingRows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:

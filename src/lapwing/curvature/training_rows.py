@@ -21,7 +21,7 @@ from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 
 def rows_of(model: Model, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> list[Factor]:
-    """The rows ``uᵀ J`` of some examples by their layers' factors, in float64.
+    """The rows ``uᵀ J`` of some examples by their layers' factors, as products are made.
 
     Args:
         model: The network and its likelihood.
@@ -34,7 +34,7 @@ def rows_of(model: Model, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] |
     forward = model.forward(inputs)
     if cotangents is None:
         cotangents = torch.cat(list(identity_cotangents(forward.outputs)))
-    return [factor.widened() for factor in forward.factors(cotangents)]
+    return [factor.in_precision(model.precision) for factor in forward.factors(cotangents)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class TrainingRows(abc.ABC):
 
     @abc.abstractmethod
     def factors(self, model: Model, place: slice) -> list[Factor]:
-        """The rows of some examples by their layers' factors, in float64.
+        """The rows of some examples by their layers' factors, as products are made.
 
         Args:
             model: The network and its likelihood.

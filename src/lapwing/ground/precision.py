@@ -7,6 +7,8 @@ the network and its products; sums and decompositions are then on the CPU. Nothi
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -63,9 +65,38 @@ class Precision:
         return cls(WIDE)
 
     @property
+    def word(self) -> Words:
+        """The word for it."""
+        return "double" if self.products == WIDE else "single"
+
+    @property
     def epsilon(self) -> float:
         """Relative rounding of one product."""
         return torch.finfo(self.products).eps
+
+    def operand(self, x: Tensor) -> Tensor:
+        """A tensor as it is multiplied: in float64 where ``wide`` puts it, or in float32 where it is.
+
+        Example:
+            >>> Precision.of("single", torch.device("cpu")).operand(torch.ones(1).double())
+            tensor([1.])
+        """
+        return wide(x) if self.products == WIDE else x.to(self.products)
+
+    def error(self, largest: float, prior: float) -> float:
+        """Relative error of covariances by the rounding of a curvature's products, about: ``.1 ε λ / α``.
+
+        As measured on a LeNet: 3e-6, 3e-4 and 3e-2 at prior precisions of 1, 1e-2 and 1e-4.
+
+        Args:
+            largest: Largest eigenvalue λ of the curvature.
+            prior: Smallest precision α of the prior.
+        """
+        return 0.1 * self.epsilon * largest / prior
+
+
+DOUBLE = Precision()
+"""Products in float64."""
 
 
 def has_double(device: torch.device) -> bool:
@@ -108,3 +139,31 @@ def wide_like(like: Tensor | torch.device) -> dict[str, Any]:
     """
     device = like.device if isinstance(like, Tensor) else like
     return {"device": wide_device(device), "dtype": WIDE}
+
+
+@contextmanager
+def without_tf32() -> Generator[None]:
+    """Products of float32 with all of its digits, whatever the user chose for those of the network.
+
+    Example:
+        >>> with without_tf32():
+        ...     product = torch.ones(2, 2) @ torch.ones(2, 2)
+    """
+    known = (torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None))
+    backends: list[Any] = [each for each in known if hasattr(each, "fp32_precision")]
+    if not backends:  # before PyTorch 2.9
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+        return
+    chosen = [each.fp32_precision for each in backends]
+    try:
+        for each in backends:
+            each.fp32_precision = "ieee"
+        yield
+    finally:
+        for each, before in zip(backends, chosen, strict=True):
+            each.fp32_precision = before

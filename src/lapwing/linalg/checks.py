@@ -48,7 +48,10 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def symmetric(
-    matrix: Float[Tensor, "*batch m m"], found: Float[Tensor, "*batch m m"] | None = None
+    matrix: Float[Tensor, "*batch m m"],
+    found: Float[Tensor, "*batch m m"] | None = None,
+    *,
+    epsilon: float | None = None,
 ) -> Float[Tensor, "*batch m m"]:
     """The symmetric part in float64; raise where the rest is more than rounding, or not finite.
 
@@ -57,6 +60,7 @@ def symmetric(
     Args:
         matrix: The matrix.
         found: Written over; it may be the matrix. ``None`` for a tensor of its own.
+        epsilon: Relative rounding of its entries; ``None`` for that of its dtype.
     """
     if found is None:
         found = torch.empty(matrix.shape, **wide_like(matrix))
@@ -74,7 +78,8 @@ def symmetric(
             found[..., columns, rows] = mean.mT
     apart = skew.item()
     largest = size.item()
-    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * largest < torch.inf:
+    rounding = torch.finfo(matrix.dtype).eps if epsilon is None else epsilon
+    if not apart <= rounding**0.5 * largest < torch.inf:
         finite(matrix)
         raise NumericalError(
             "a symmetric matrix",

@@ -21,7 +21,7 @@ from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.ground.shared import Shared
@@ -82,6 +82,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
+        if self.model.precision != DOUBLE:
+            given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,8 +133,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """
         survey = records.read(Survey, record.get("survey"), "survey")
         fitted = records.read(Likelihood, record.get("fitted"), "fitted")
+        words = records.read(Words, record.get("precision"), "precision")
         given = {
-            Model: Model(network, survey, fitted, data),
+            Model: Model(network, survey, fitted, data, Precision.of(words, network.like.device)),
             Totals: totals_of(record.get("totals"), records),
             Prior: records.on("cpu").read(Prior, record.get("prior"), "prior"),
         }
@@ -167,6 +170,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return {
             "survey": records.state(self.survey, "survey"),
             "fitted": records.state(self.fitted, "fitted"),
+            "precision": self.model.precision.word,
             "totals": totals_record(self.totals, records),
             **records.giving({Model: None, Totals: None}).state(self),
         }

@@ -33,6 +33,7 @@ from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.rounding import warn_of_products
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -180,7 +181,7 @@ class FunctionPosterior(ExactPosterior):
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
-            return Determinant.of_grams(torch.stack([semidefinite(gram) for gram in self.grams]))
+            return Determinant.of_grams(torch.stack([semidefinite(gram, self._epsilon) for gram in self.grams]))
         eigenvalues = self._spectrum.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
@@ -188,8 +189,19 @@ class FunctionPosterior(ExactPosterior):
     def _spectrum(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
-            return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))
-        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, wide(self.grams)))
+            return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0], self._epsilon))
+        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, wide(self.grams)), self._epsilon)
+
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities.warn_of_precision``; its kernel has the eigenvalues of the curvature."""
+        largest = float(self.grams.diagonal(dim1=1, dim2=2).sum(1).max())
+        prior = float(self.prior_precisions.min())
+        warn_of_products(self.model.precision, self.noise_scale * largest, prior)
+
+    @property
+    def _epsilon(self) -> float:
+        """Relative rounding of the kernel's products."""
+        return self.model.precision.epsilon
 
     @property
     def _eigenvalues(self) -> Float[Tensor, " m"]:

@@ -33,7 +33,7 @@ from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_shape
-from lapwing.posteriors.rounding import warn_of_rounding
+from lapwing.posteriors.rounding import warn_of_products, warn_of_rounding
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 
 logger = logging.getLogger(__name__)
@@ -142,6 +142,11 @@ class WeightPosterior(ExactPosterior):
             return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.device, curvature.dtype))
         return BlockedCurvature(curvature.plus_diagonal(prior.values), self.held.partition)
+
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities.warn_of_precision``; covariances by single entries have no such error."""
+        largest = self.noise_scale * self.held.operator.rounding_scale
+        warn_of_products(self.model.precision, largest, float(self.prior_diagonal.min()))
 
     @property
     def precision_operator(self) -> Structured:

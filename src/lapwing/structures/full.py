@@ -114,7 +114,7 @@ class Full(Structure):
         self._check_size(task.model.network.size, outputs, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact_hessian(task, task.curvature.damping)
-        posterior = task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network, task.model.precision))
         check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()))
         return posterior
 

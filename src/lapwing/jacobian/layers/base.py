@@ -16,7 +16,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
@@ -99,7 +99,11 @@ class Factor(abc.ABC):
 
     def widened(self: T) -> T:
         """The same factor in float64: products of many terms then cancel as they should."""
-        return self._changed(lambda value: wide(value) if value.is_floating_point() else value)
+        return self.in_precision(DOUBLE)
+
+    def in_precision(self: T, precision: Precision) -> T:
+        """The same factor as its products are made."""
+        return self._changed(lambda value: precision.operand(value) if value.is_floating_point() else value)
 
     def taken(self: T, place: slice) -> T:
         """The factor of some of its examples."""
@@ -147,7 +151,7 @@ class Factor(abc.ABC):
 
     # KFAC: second moments, the order of the weights in G ⊗ A, and its eigenbasis
 
-    def gradient_moment(self, sharing: Sharing) -> Moment | None:
+    def gradient_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment | None:
         """``sum g gᵀ`` of the gradients at the layer's output; ``None`` where no Kronecker product stands for JᵀJ.
 
         With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
@@ -155,7 +159,7 @@ class Factor(abc.ABC):
         """
         return None
 
-    def input_moment(self, sharing: Sharing) -> Moment | None:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment | None:
         """``sum a aᵀ`` of what the weight multiplies, and over how many; see ``gradient_moment``."""
         return None
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import DOUBLE, Precision, wide
 from lapwing.jacobian.layers.base import (
     Call,
     Cost,
@@ -133,12 +133,12 @@ class Embedding(LayerKind):
         kept = uses * (cotangents * width + 4)
         return Cost(0, 0, cotangents * uses * width, kept, uses * width, 0)
 
-    def gradient_moment(self, sharing: Sharing) -> Moment:
+    def gradient_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; each position always counts by itself."""
         _, _, g = self.uses
-        return ColumnMoment(wide(g.flatten(0, 1)).mT[None, None])
+        return ColumnMoment(precision.operand(g.flatten(0, 1)).mT[None, None])
 
-    def input_moment(self, sharing: Sharing) -> Moment:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; one-hot inputs have a diagonal second moment, how often each row is looked up."""
         _, row, _ = self.uses
         return Frequencies(row, self.shape[0], len(row))

@@ -9,12 +9,17 @@ from typing import Literal, TypeAlias, final
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
+from lapwing.linalg.products import outer_sum
+
 Sharing: TypeAlias = Literal["expand", "reduce"]
 """Whether KFAC takes each position that shares a weight for an example of its own, or adds them up first."""
 
 
 class Moment(abc.ABC):
-    """A second moment ``sum x xᵀ`` over the columns x of one chunk, in float64; nothing is computed until it is asked.
+    """A second moment ``sum x xᵀ`` over the columns x of one chunk; nothing is computed until it is asked.
+
+    The columns are in the dtype in which they are multiplied, their sum is in float64.
 
     Args:
         count: Columns it counts for: examples, times positions where each is an example of its own.
@@ -42,7 +47,7 @@ class ColumnMoment(Moment):
     """The second moment of columns that are at hand.
 
     Args:
-        x: The columns of p groups, float64.
+        x: The columns of p groups.
         count: See ``Moment``.
     """
 
@@ -61,7 +66,7 @@ class ColumnMoment(Moment):
 
     def total(self) -> Float[Tensor, "p i i"]:
         """See ``Moment``."""
-        return sum_outer(self.x)
+        return sum_of_groups(self.x)
 
 
 @final
@@ -70,7 +75,7 @@ class RowMoment(Moment):
     """The second moment ``sum J_nkᵀ J_nk`` of explicit rows; beyond so many weights its diagonal alone.
 
     Args:
-        rows: Of every example and cotangent, float64.
+        rows: Of every example and cotangent.
         most: Weights that are kept together.
         count: See ``Moment``.
     """
@@ -92,8 +97,8 @@ class RowMoment(Moment):
     def total(self) -> Float[Tensor, "..."]:
         """See ``Moment``."""
         if self.rows.shape[1] > self.most:
-            return self.rows.square().sum(0)
-        return self.rows.mT @ self.rows
+            return wide(self.rows.square().sum(0))
+        return outer_sum(self.rows.mT)
 
 
 def is_few(groups: int, rows: int, columns: int) -> bool:
@@ -101,9 +106,8 @@ def is_few(groups: int, rows: int, columns: int) -> bool:
     return groups == 1 and 2 * columns <= rows
 
 
-def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
+def sum_of_groups(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
     """``sum_nt x xᵀ`` for each group: one product, or one an example where a copy in one piece would be larger."""
     if x.shape[2] < x.shape[3] and x.stride(0) > x.stride(2):
-        return (x @ x.mT).sum(0)
-    flat = x.permute(1, 2, 0, 3).flatten(2)
-    return flat @ flat.mT
+        return outer_sum(x).sum(0)
+    return outer_sum(x.permute(1, 2, 0, 3).flatten(2))

@@ -249,6 +249,14 @@ class Structured(Operator):
         return None
 
     @property
+    def rounding_scale(self) -> float:
+        """A bound on the largest eigenvalue, in which the rounding of products that were added up is measured.
+
+        Here the trace; 0 where every entry has a rounding of its own.
+        """
+        return float(self.trace())
+
+    @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
         """Independent blocks and the positions of the coordinates of each; none where there is but the whole."""
         return ()

@@ -32,6 +32,8 @@ class Dense(Structured):
         matrix: Symmetric ``M``, ``[d, d]``.
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
+        epsilon: Relative rounding of the entries of ``M``, such as that of the products it was added up of; ``None``
+            for that of its dtype.
         basis: The eigenbasis of ``M``, where it is at hand.
         copy_of: The operator of which this one is a scaled and shifted copy: it has the eigenbasis of ``M``.
 
@@ -44,6 +46,7 @@ class Dense(Structured):
     matrix: Tensor
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
+    epsilon: float | None = field(default=None, kw_only=True)
     basis: Eigenbasis | None = field(default=None, kw_only=True)
     copy_of: Dense | None = field(default=None, kw_only=True)
 
@@ -111,7 +114,12 @@ class Dense(Structured):
     def _shared_basis(self) -> SharedEigenbasis:
         if self.copy_of is not None:
             return self.copy_of._shared_basis
-        return SharedEigenbasis(self.matrix, self.basis)
+        return SharedEigenbasis(self.matrix, self.basis, self.epsilon)
+
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``; the largest eigenvalue, where it is at hand."""
+        return float(self.eigenvalues()[-1]) if self.has_eigenbasis else super().rounding_scale
 
     @property
     def plain_entries(self) -> Float[Tensor, "d d"] | None:
@@ -123,7 +131,7 @@ class Dense(Structured):
     def in_units(self, relative: Float[Tensor, " d"]) -> Dense:
         """See ``Structured.in_units``; negative eigenvalues that are rounding are set to 0."""
         root = wide(relative).rsqrt()
-        return Dense(semidefinite(root[:, None] * wide(self.dense()) * root))
+        return Dense(semidefinite(root[:, None] * wide(self.dense()) * root, self.epsilon), epsilon=self.epsilon)
 
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """See ``Structured.check_plus_diagonal``; any sum is exact."""
@@ -134,7 +142,7 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        matrix = symmetric(self.matrix).mul_(self.scale)
+        matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return cholesky_or_none(matrix)
 
@@ -165,5 +173,5 @@ class Dense(Structured):
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Dense:
         shift = None if entries.requires_grad else common_value(entries)
         if shift is None:
-            return Dense(self._dense() + torch.diag(entries))
+            return Dense(self._dense() + torch.diag(entries), epsilon=self.epsilon)
         return self._affine(1.0, shift)

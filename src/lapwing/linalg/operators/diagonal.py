@@ -49,6 +49,11 @@ class Diagonal(Structured):
         """The entries themselves, float64."""
         return wide(self.values)
 
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``: 0."""
+        return 0.0
+
     def eigenvalues_by_group(self, group: Int[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Int[Tensor, " d"]]:
         """See ``Structured.eigenvalues_by_group``."""
         return self.eigenvalues(), group

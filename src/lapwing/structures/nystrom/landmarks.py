@@ -13,11 +13,12 @@ from torch import Tensor
 from lapwing.curvature.tangent_features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
 from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linalg.products import add_product
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""
@@ -100,7 +101,8 @@ class LandmarkRows:
             for i, here in enumerate(self.places):
                 left = self.block(i)
                 for j, there in enumerate(self.places[: i + 1]):
-                    found = product(left, left if i == j else self.block(j), self.strip)
+                    right = left if i == j else self.block(j)
+                    found = gram_block(left, right, self.strip, self.model.precision)
                     gram[here, there] = found
                     gram[there, here] = found.mT
                     bar.update()
@@ -126,12 +128,14 @@ class LandmarkRows:
         return self.model.network.size * self.model.network.like.element_size()
 
 
-def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP) -> Float[Tensor, "m m2"]:
+def gram_block(
+    left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP, precision: Precision = DOUBLE
+) -> Float[Tensor, "m m2"]:
     """``left rightᵀ``, added up in float64, of so many numbers at once."""
     total = torch.zeros(len(left), len(right), **wide_like(left))
     longer = left if len(left) > len(right) else right
     for some in strips(longer, strip):
-        total.addmm_(wide(left[:, some]), wide(right[:, some]).mT)
+        add_product(total, precision.operand(left[:, some]), precision.operand(right[:, some]).mT)
     return total
 
 
@@ -167,11 +171,12 @@ def span(
         NumericalError: If every landmark's row is 0.
     """
     gram = rows.gram()
+    epsilon = rows.model.precision.epsilon
     if landmarks != "uniform" and bool(gram.any()):
         index = drawn_landmarks(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
         rows = rows.take(index)
         gram = gram[index][:, index]
-    ascending = decompose(gram)
+    ascending = decompose(gram, epsilon)
     values = ascending.values.flip(0)
     vectors = ascending.vectors.flip(1)
     k = int((values[:rank] > tolerance * values[0]).sum())
