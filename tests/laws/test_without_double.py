@@ -73,6 +73,12 @@ def fitted(device: torch.device, structure: Structure, outputs: int = 3, **optio
     return recipe.fit(mlp(outputs).float().to(device), (x, y), generator=seeded())
 
 
+def kept(posterior: Any, path: Path, model: nn.Module | None = None) -> Any:
+    """The posterior of its file."""
+    lw.save(posterior, path)
+    return lw.load(path) if model is None else lw.load(path, model)
+
+
 def known(posterior: Any, device: torch.device) -> list[Tensor]:
     """Means and variances of its outputs, and whether functions and weights can be drawn."""
     (new,) = placed(device, NEW)

@@ -20,7 +20,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
@@ -370,7 +370,7 @@ class LaplaceGPPosterior:
             device: Where to.
         """
         near = self._near()
-        return replace(self, data=self.data.to(device), start=None if near is None else near.to(device))
+        return replace(self, data=self.data.to(device), start=None if near is None else moved(near, device))
 
     def _near(self) -> Float[Tensor, "n c"] | None:
         """Outputs at the data near which a mode is."""

@@ -17,7 +17,7 @@ from lapwing.ground.data.checks import check_there
 from lapwing.ground.data.inputs import Values, as_tensor
 from lapwing.ground.data.sources import Data, Source
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.results import Shown
 
 NAMED = 5
@@ -166,7 +166,7 @@ class Observations(Shown):
         Args:
             device: Where to.
         """
-        return Observations(self.inputs.to(device), self.targets.to(device), self.relative.to(device))
+        return Observations(moved(self.inputs, device), moved(self.targets, device), moved(self.relative, device))
 
     def check(self, x: Values) -> Float[Tensor, "m p"]:
         """New inputs, as these are.

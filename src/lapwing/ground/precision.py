@@ -130,6 +130,12 @@ def wide(x: Tensor, *, copy: bool = False) -> Tensor:
     return x.to(wide_device(x.device), WIDE, copy=copy)
 
 
+def moved(x: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor on a device; one of float64 on the CPU, where the device has none."""
+    place = torch.device(device)
+    return x.to(wide_device(place) if x.dtype == WIDE else place)
+
+
 def wide_like(like: Tensor | torch.device) -> dict[str, Any]:
     """The options with which a tensor beside the wide form of another is made, or for one on a device.
 

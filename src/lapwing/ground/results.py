@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import moved, wide
 
 Stopped: TypeAlias = Literal["converged", "iterations", "seconds", "stagnated", "breakdown", "interrupted"]
 """Why an iteration ended: at its tolerance, its limit of steps or of seconds, where rounding lets it go no further, out
@@ -57,8 +57,8 @@ class Solution(Ended):
         Args:
             device: Where to.
         """
-        error = None if self.error is None else self.error.to(device)
-        return replace(self, value=self.value.to(device), residual=self.residual.to(device), error=error)
+        error = None if self.error is None else moved(self.error, device)
+        return replace(self, value=moved(self.value, device), residual=moved(self.residual, device), error=error)
 
     @property
     def distance(self) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
 from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import wide, wide_device
 
 
 def check_tensors(**named: object) -> None:
@@ -114,8 +114,8 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
         if not tensor.numel():
             raise DataError(f"at least one number in {name}", f"shape {list(tensor.shape)}", "more data")
         check_finite(tensor, name, "looking for NaN in the data or a division by a zero variance")
-    device = next(iter(named.values())).device
-    return tuple(wide(tensor.detach().to(device)).flatten() for tensor in named.values())
+    device = wide_device(next(iter(named.values())).device)
+    return tuple(wide(tensor.detach()).to(device).flatten() for tensor in named.values())
 
 
 def check_all_positive(name: str, values: Tensor) -> None:

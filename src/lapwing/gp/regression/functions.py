@@ -16,7 +16,7 @@ from lapwing.gp.trend import Trend
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
 
@@ -208,8 +208,8 @@ class FunctionSamples:
         Args:
             device: Where to.
         """
-        representers = self.representers.to(device)
-        inputs = self.inputs.to(device)
+        representers = moved(self.representers, device)
+        inputs = moved(self.inputs, device)
         generator = torch.Generator().manual_seed(self.prior.seed)
         columns = representers.shape[1]
         prior = PriorFunctions.drawn(self.kernel, inputs.to(representers), columns, self.prior.count, generator)
@@ -218,7 +218,7 @@ class FunctionSamples:
             inputs=inputs,
             prior=prior,
             representers=representers,
-            slopes=self.slopes.to(device),
+            slopes=moved(self.slopes, device),
             solution=self.solution.to(device),
         )
 
