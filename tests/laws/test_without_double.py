@@ -49,8 +49,8 @@ STRUCTURES: dict[str, Structure] = {
     "auto": lw.Auto(),
 }
 
-SOLVED = ("sampled", "matrix-free")
-"""Structures whose answers are solves."""
+EXACT = tuple(STRUCTURES)[:7]
+"""Structures whose evidence is exact."""
 
 LIKELIHOODS = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", "tokens", "pixels")
 
@@ -94,6 +94,19 @@ def of_structure(name: str, device: torch.device) -> list[Tensor]:
     if name == "matrix-free":
         return before
     return [*before, *known(lw.tune(posterior), device)]
+
+
+def of_prior(name: str, device: torch.device) -> list[Tensor]:
+    """Precisions in groups, or relative to one another, by the evidence."""
+    layout = fitted(CPU, lw.Diagonal()).network.uncertain
+    relative = torch.linspace(0.5, 3.0, layout.size, dtype=torch.float64)
+    found = list[Tensor]()
+    for prior in (lw.Layerwise(2.0), lw.GPrior(0.7).scaled_by(relative, layout)):
+        posterior = fitted(device, STRUCTURES[name], prior=prior)
+        tuned = lw.tune(posterior, lw.EvidenceGradient(steps=5))
+        found += [torch.tensor([posterior.log_marginal(), tuned.log_marginal(), tuned.effective_dimension()])]
+        found += known(tuned, device)
+    return found
 
 
 def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
@@ -195,6 +208,7 @@ Work = Callable[[torch.device], list[Tensor]]
 
 CASES: dict[str, Work] = {
     **{f"structure {name}": lambda device, name=name: of_structure(name, device) for name in STRUCTURES},
+    **{f"prior {name}": lambda device, name=name: of_prior(name, device) for name in EXACT},
     **{f"likelihood {name}": lambda device, name=name: of_likelihood(name, device) for name in LIKELIHOODS},
     **{f"link {name}": lambda device, name=name: of_link(name, device) for name in get_args(Link)},
     **{

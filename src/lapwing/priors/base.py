@@ -125,7 +125,7 @@ class Prior(abc.ABC):
         squares = wide(vector).square()
         relative = self.relative(layout)
         squares = squares if relative is None else squares * relative.to(squares)
-        return squares.new_zeros(groups).index_add(0, index.to(vector.device), squares)
+        return squares.new_zeros(groups).index_add(0, index.to(squares.device), squares)
 
     def diagonal(self, layout: Layout, like: Tensor) -> Float[Tensor, " d"]:
         """Diagonal of A, the precision of each weight ``[d]``.
