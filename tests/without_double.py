@@ -21,23 +21,29 @@ HOST = torch.device("cpu", 0)
 
 
 class Devices(TorchFunctionMode):
-    """Knows of a tensor that is made from nothing whether it is the host's: no device is named, or it is cpu:0."""
+    """Knows what operations do not tell of devices, from how they are called.
+
+    A tensor that is made from nothing is the host's where no device is named, or it is cpu:0. One that goes ``.to`` a
+    tensor of the host goes there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.is_host = True
+        self.goes_to_host = False
 
     def __torch_function__(
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
         device = options.get("device")
-        outer = self.is_host
+        outer = (self.is_host, self.goes_to_host)
         self.is_host = device is None or torch.device(device) == HOST
+        self.goes_to_host = function is torch.Tensor.to and any(map(wide, args[1:]))
         try:
             return function(*args, **options)
         finally:
-            self.is_host = outer
+            self.is_host, self.goes_to_host = outer
 
 
 class WithoutDouble(TorchDispatchMode):
@@ -45,8 +51,8 @@ class WithoutDouble(TorchDispatchMode):
 
     A tensor of float64 is taken for one on the host, any other float for one on the device. So an operation may return
     float64 where all floats that it takes are float64, numbers apart; where it makes a tensor from nothing on the host,
-    or draws it, as generators are the host's; inside ``lapwing.ground.precision``, which moves tensors; and where a
-    gradient goes back.
+    or draws it, as generators are the host's; where it copies numbers into a tensor, or moves one beside another; inside
+    ``lapwing.ground.precision``; and where a gradient goes back.
     """
 
     def __init__(self, devices: Devices) -> None:
@@ -64,7 +70,9 @@ class WithoutDouble(TorchDispatchMode):
 
     def _allowed(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         backward = torch._C._current_autograd_node()  # pyright: ignore[reportPrivateUsage]
-        if moved_by_policy() or backward is not None:
+        if moved_by_policy() or backward is not None or self._devices.goes_to_host:
+            return True
+        if function.overloadpacket is torch.ops.aten.copy_:
             return True
         given = floats((args, kwargs))
         if not given:

@@ -1,11 +1,13 @@
-"""On a device that has no float64 everything is computed: fits, tuning, predictions, processes, images; as near as can be.
+"""On a device without float64 everything is computed: fits, tuning, predictions, processes, images.
 
 The device is imitated on the CPU (``tests/without_double.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, get_args
 
 import pytest
@@ -27,7 +29,7 @@ from lapwing.ct import (
 )
 from lapwing.predictive.links import Link
 from lapwing.structures import Structure
-from tests.posterior_cases import convnet, labels, mlp, normal, problem
+from tests.posterior_cases import labels, mlp, normal, problem
 from tests.without_double import without_double
 
 CPU = torch.device("cpu")
@@ -49,15 +51,43 @@ STRUCTURES: dict[str, Structure] = {
     "auto": lw.Auto(),
 }
 
-EXACT = tuple(STRUCTURES)[:7]
-"""Structures whose evidence is exact."""
+EXACT = ("full over weights", "full over functions", "diagonal", "low rank", "Nyström")
+"""Structures that take precisions of single weights, and whose evidence is exact."""
 
-LIKELIHOODS = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", "tokens", "pixels")
+LIKELIHOODS = (
+    "gaussian",
+    "categorical",
+    "bernoulli",
+    "poisson",
+    "negative-binomial",
+    "heteroscedastic",
+    "tokens",
+    "pixels",
+)
+
+TUNERS = ("gradient", "gradient at the mode", "MacKay", "ELBO", "EM", "validation", "mixup")
+
+NETWORKS = ("convolution", "last layer", "subnetwork")
+
+PROCESSES = ("Cholesky", "CG", "classes")
+
+RELATIVE = torch.linspace(0.5, 3.0, 31, dtype=torch.float64)
+
+KNOWN = {name: problem(name) for name in LIKELIHOODS} | {"convolution": problem("images")}
+"""Networks and data, of double precision, made where there is a device that has it."""
+
+SINGLE = {outputs: mlp(outputs).float() for outputs in (2, 3)}
+WALNUT = walnut((8, 8), generator=torch.Generator().manual_seed(0)).float()
 
 
 def placed(device: torch.device, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors on a device, of single precision."""
     return tuple(t.to(device, torch.float32) if t.is_floating_point() else t.to(device) for t in tensors)
+
+
+def on(device: torch.device, model: nn.Module) -> nn.Module:
+    """A network on a device, of single precision."""
+    return copy.deepcopy(model).to(device, torch.float32)
 
 
 def seeded() -> torch.Generator:
@@ -70,13 +100,7 @@ def fitted(device: torch.device, structure: Structure, outputs: int = 3, **optio
     x, y = placed(device, X, THREE if outputs == 3 else REAL)
     likelihood = lw.Categorical() if outputs == 3 else lw.Gaussian(25.0)
     recipe = lw.Laplace(likelihood, structure=structure, **options)
-    return recipe.fit(mlp(outputs).float().to(device), (x, y), generator=seeded())
-
-
-def kept(posterior: Any, path: Path, model: nn.Module | None = None) -> Any:
-    """The posterior of its file."""
-    lw.save(posterior, path)
-    return lw.load(path) if model is None else lw.load(path, model)
+    return recipe.fit(on(device, SINGLE[outputs]), (x, y), generator=seeded())
 
 
 def known(posterior: Any, device: torch.device) -> list[Tensor]:
@@ -99,9 +123,8 @@ def of_structure(name: str, device: torch.device) -> list[Tensor]:
 def of_prior(name: str, device: torch.device) -> list[Tensor]:
     """Precisions in groups, or relative to one another, by the evidence."""
     layout = fitted(CPU, lw.Diagonal()).network.uncertain
-    relative = torch.linspace(0.5, 3.0, layout.size, dtype=torch.float64)
     found = list[Tensor]()
-    for prior in (lw.Layerwise(2.0), lw.GPrior(0.7).scaled_by(relative, layout)):
+    for prior in (lw.Layerwise(2.0), lw.GPrior(0.7).scaled_by(RELATIVE, layout)):
         posterior = fitted(device, STRUCTURES[name], prior=prior)
         tuned = lw.tune(posterior, lw.EvidenceGradient(steps=5))
         found += [torch.tensor([posterior.log_marginal(), tuned.log_marginal(), tuned.effective_dimension()])]
@@ -110,9 +133,9 @@ def of_prior(name: str, device: torch.device) -> list[Tensor]:
 
 
 def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
-    case = problem(name)
+    case = KNOWN[name]
     x, y, new = placed(device, case.x, case.y, case.new)
-    posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(case.model.float().to(device), (x, y))
+    posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(on(device, case.model), (x, y))
     tuned = lw.tune(posterior, (x, y))
     predicted = tuned.predict(new)
     scores = lw.evaluate(tuned, (x, y))
@@ -145,11 +168,12 @@ def of_tuner(name: str, device: torch.device) -> list[Tensor]:
 
 
 def of_network(name: str, device: torch.device) -> list[Tensor]:
-    images, y, new = placed(device, normal(10, 1, 5, 5), labels(10, classes=3), normal(4, 1, 5, 5, seed=2))
+    case = KNOWN["convolution"]
+    images, y, new = placed(device, case.x, case.y, case.new)
     weights = {"convolution": lw.All(), "last layer": lw.LastLayer(), "subnetwork": lw.Subnetwork(7)}[name]
     structure = lw.Full(view="weights") if name == "subnetwork" else lw.KFAC()
     recipe = lw.Laplace(lw.Categorical(), structure=structure, weights=weights)
-    posterior = lw.tune(recipe.fit(convnet().float().to(device), (images, y)))
+    posterior = lw.tune(recipe.fit(on(device, case.model), (images, y)))
     return [posterior.predict(new).probs]
 
 
@@ -158,9 +182,8 @@ def of_process(name: str, device: torch.device) -> list[Tensor]:
     kernel = 1.0 * lw.gp.Matern(1.5)
     recipes: dict[str, Any] = {
         "Cholesky": lw.GP(kernel, lw.Gaussian(50.0)),
-        "CG": lw.GP(kernel, lw.Gaussian(50.0), solver=lw.solvers.CG(rtol=1e-6), dtype=torch.float32, samples=4, features=60),
+        "CG": lw.GP(kernel, lw.Gaussian(50.0), lw.solvers.CG(rtol=1e-6), dtype=torch.float32, samples=4, features=60),
         "classes": lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()),
-        "spread by ARD": lw.GP(1.0 * lw.gp.RBF((1.0, 2.0, 1.0)), lw.Gaussian(50.0)),
     }
     process = recipes[name].fit((x, classes if name == "classes" else y))
     tuned = process if name == "CG" else lw.tune(process)
@@ -173,13 +196,13 @@ def of_process(name: str, device: torch.device) -> list[Tensor]:
 def of_refits(device: torch.device) -> list[Tensor]:
     x, y, new = placed(device, X, REAL, NEW)
     recipe = lw.HessianFree(lw.Gaussian(2.0), prior=lw.Isotropic(50.0), fits=lw.hessian_free.Probed(3, 2))
-    posterior = recipe.fit(mlp(2).float().to(device), (x, y), new)
+    posterior = recipe.fit(on(device, SINGLE[2]), (x, y), new)
     return [posterior.outputs(new).marginal().variance]
 
 
 def of_training(device: torch.device) -> list[Tensor]:
     x, y = placed(device, X, THREE)
-    trained = lw.train_marginal(mlp(3).float().to(device), (x, y), lw.Categorical(), epochs=2)
+    trained = lw.train_marginal(on(device, SINGLE[3]), (x, y), lw.Categorical(), epochs=2)
     return [torch.tensor(trained.history[-1].total)]
 
 
@@ -187,7 +210,7 @@ def of_image(device: torch.device) -> list[Tensor]:
     """The steps of ``lapwing ct demo``."""
     whole = Projector(Parallel2d((8, 8), equidistant(4), detector=8), device=device)
     operator = whole.select([0, 2])
-    (truth,) = placed(device, walnut((8, 8), generator=seeded()))
+    (truth,) = placed(device, WALNUT)
     y = operator.push(truth.flatten())
     y = y + 0.05 * y.mean() * normal(*y.shape, seed=3).to(y)
     std = float(0.05 * y.mean())
@@ -206,17 +229,20 @@ def of_image(device: torch.device) -> list[Tensor]:
 
 Work = Callable[[torch.device], list[Tensor]]
 
+
+def each(kind: str, names: Iterable[str], work: Callable[[str, torch.device], list[Tensor]]) -> dict[str, Work]:
+    """A case of each name."""
+    return {f"{kind} {name}": partial(work, name) for name in names}
+
+
 CASES: dict[str, Work] = {
-    **{f"structure {name}": lambda device, name=name: of_structure(name, device) for name in STRUCTURES},
-    **{f"prior {name}": lambda device, name=name: of_prior(name, device) for name in EXACT},
-    **{f"likelihood {name}": lambda device, name=name: of_likelihood(name, device) for name in LIKELIHOODS},
-    **{f"link {name}": lambda device, name=name: of_link(name, device) for name in get_args(Link)},
-    **{
-        f"tuner {name}": lambda device, name=name: of_tuner(name, device)
-        for name in ("gradient", "gradient at the mode", "MacKay", "ELBO", "EM", "validation", "mixup")
-    },
-    **{f"network {name}": lambda device, name=name: of_network(name, device) for name in ("convolution", "last layer", "subnetwork")},
-    **{f"process {name}": lambda device, name=name: of_process(name, device) for name in ("Cholesky", "CG", "classes", "spread by ARD")},
+    **each("structure", STRUCTURES, of_structure),
+    **each("prior", EXACT, of_prior),
+    **each("likelihood", LIKELIHOODS, of_likelihood),
+    **each("link", get_args(Link), of_link),
+    **each("tuner", TUNERS, of_tuner),
+    **each("network", NETWORKS, of_network),
+    **each("process", PROCESSES, of_process),
     "refits": of_refits,
     "training": of_training,
     "image": of_image,

@@ -298,8 +298,8 @@ def _image_kernels(geometry: Geometry, like: Tensor) -> list[Float[Tensor, "n n"
     """``T R Tᵀ`` of one slice for each power; R is periodic, and so diagonal over the frequencies of the image."""
     projector = Projector(geometry, like.dtype, like.device)
     height, width = geometry.pixels
-    vertical = torch.fft.fftfreq(height).to(like)[:, None]
-    horizontal = torch.fft.rfftfreq(width).to(like)
+    vertical = wide(torch.fft.fftfreq(height)).to(like)[:, None]
+    horizontal = wide(torch.fft.rfftfreq(width)).to(like)
     periods = max(height, width) * (vertical.square() + horizontal.square()).sqrt()
     powers = [periods.clamp_min(1.0) ** -power for power in POWERS]  # the mean as the slowest wave
     rays = len(geometry.theta) * geometry.bins

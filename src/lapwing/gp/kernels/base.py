@@ -121,7 +121,10 @@ class Kernel(abc.ABC):
     @property
     def hyper(self) -> Float[Tensor, " h"]:
         """Logarithms of the hyper-parameters, float64; those of kernels within come last."""
-        own = [torch.as_tensor(getattr(self, name), dtype=torch.float64).reshape(-1).log() for name in self.names]
+        own = [
+            torch.as_tensor(getattr(self, name), dtype=torch.float64, device="cpu").reshape(-1).log()
+            for name in self.names
+        ]
         return torch.cat([*own, torch.zeros(0, dtype=torch.float64), *(kernel.hyper for kernel in self._inner())])
 
     def labels(self) -> list[str]:
