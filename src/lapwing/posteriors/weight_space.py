@@ -163,13 +163,13 @@ class WeightPosterior(ExactPosterior):
         if self.totals.score is None:
             return None
         layout = self.network.uncertain
-        device = self.network.like.device
+        device = self.held.operator.device
         dtype = self.held.operator.dtype
         relative = self.prior.relative(layout)
         return NewtonStep(
             self.held.operator,
-            self.totals.score.to(dtype),
-            self.network.weights.to(dtype),
+            self.totals.score.to(device, dtype),
+            self.network.weights.to(device, dtype),
             self.prior.groups(layout)[0].to(device),
             None if relative is None else relative.to(device),
         )
