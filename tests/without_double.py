@@ -51,8 +51,8 @@ class WithoutDouble(TorchDispatchMode):
 
     A tensor of float64 is taken for one on the host, any other float for one on the device. So an operation may return
     float64 where all floats that it takes are float64, numbers apart; where it makes a tensor from nothing on the host,
-    or draws it, as generators are the host's; where it copies numbers into a tensor, or moves one beside another; inside
-    ``lapwing.ground.precision``; and where a gradient goes back.
+    or draws it, as generators are the host's; where it copies numbers into a tensor, or moves one beside another;
+    inside ``lapwing.ground.precision``; and where a gradient goes back.
     """
 
     def __init__(self, devices: Devices) -> None:

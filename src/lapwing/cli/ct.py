@@ -256,7 +256,7 @@ def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
     if found.shape != (count,) or found.dtype.kind not in "fiu":
         got = f"{list(found.shape)} of {found.dtype} in {path}"
         raise DataError(f"{count} angles, one a projection", got, "the angles of this scan")
-    return torch.as_tensor(found, dtype=torch.float64)
+    return torch.as_tensor(found, dtype=torch.float64, device="cpu")
 
 
 def write_picture(image: Float[Tensor, "*shape"], path: Path) -> list[Path]:

@@ -118,9 +118,9 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         the passes are made again for every pair of chunks. That memory, and m².
     """
     width = given.model.width
-    dtype = given.precisions[0].operator.dtype
+    operator = given.precisions[0].operator
     n = count(inputs)
-    each = given.model.survey.bytes(width, dtype.itemsize, given.extra)
+    each = given.model.survey.bytes(width, operator.dtype.itemsize, given.extra)
     together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
     means: dict[int, Tensor] = {}
 
@@ -129,7 +129,7 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         means[place.start] = f = forward.outputs
         return given.whitened(given.factors(forward, torch.cat(list(identity_cotangents(f)))))
 
-    whole = given.model.network.like.new_empty(width * n, width * n, dtype=dtype)
+    whole = torch.empty(width * n, width * n, dtype=operator.dtype, device=operator.device)
     places = [place for place, _ in chunks(inputs, together)]
     covariance = symmetric(places, whitened, given.between, whole)
     return torch.cat([means[start] for start in sorted(means)]), covariance

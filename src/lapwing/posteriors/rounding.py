@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, PrecisionWarning, warn
 from lapwing.ground.precision import WIDE, Precision
 from lapwing.linalg import Dense, Structured
@@ -87,6 +85,4 @@ def warn_of_rounding(curvature: Dense, prior: float) -> None:
 
 def rounding_of(curvature: Structured) -> float:
     """What of the trace of a curvature is rounding, of the products behind it or of the dtype that holds it."""
-    epsilon = curvature.epsilon if isinstance(curvature, Dense) else None
-    rounding = torch.finfo(curvature.dtype).eps if epsilon is None else epsilon
-    return float(curvature.diagonal().sum()) * rounding
+    return float(curvature.diagonal().sum()) * curvature.relative_rounding

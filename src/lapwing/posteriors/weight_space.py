@@ -22,7 +22,6 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, Records
-from lapwing.ground.precision import wide_device
 from lapwing.ground.progress import Bar, working
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -164,15 +163,15 @@ class WeightPosterior(ExactPosterior):
         if self.totals.score is None:
             return None
         layout = self.network.uncertain
-        place = wide_device(self.network.like.device)
-        score = self.totals.score.to(self.held.operator.device, self.held.operator.dtype)
+        device = self.held.operator.device
+        dtype = self.held.operator.dtype
         relative = self.prior.relative(layout)
         return NewtonStep(
             self.held.operator,
-            score,
-            self.network.weights.to(score),
-            self.prior.groups(layout)[0].to(place),
-            None if relative is None else relative.to(place),
+            self.totals.score.to(device, dtype),
+            self.network.weights.to(device, dtype),
+            self.prior.groups(layout)[0].to(device),
+            None if relative is None else relative.to(device),
         )
 
     @property

@@ -28,7 +28,7 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
-from lapwing.ground.precision import wide_like
+from lapwing.ground.precision import wide, wide_device
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
@@ -205,6 +205,5 @@ def unit_variances(
     """
     members = [group == g for g in range(groups)]
     if relative is None:
-        ones = torch.ones((), **wide_like(group))
-        return [member * ones for member in members]
-    return [member * (1 / relative).to(group.device) for member in members]
+        return [wide(member) for member in members]
+    return [wide(member) * wide(1 / relative).to(wide_device(group.device)) for member in members]

@@ -249,6 +249,11 @@ class Structured(Operator):
         return None
 
     @property
+    def relative_rounding(self) -> float:
+        """The rounding of its entries over the largest: that of the dtype that holds them."""
+        return torch.finfo(self.dtype).eps
+
+    @property
     def rounding_scale(self) -> float:
         """A bound on the largest eigenvalue, in which the rounding of products that were added up is measured.
 

@@ -117,6 +117,11 @@ class Dense(Structured):
         return SharedEigenbasis(self.matrix, self.basis, self.epsilon)
 
     @property
+    def relative_rounding(self) -> float:
+        """See ``Structured.relative_rounding``; or that of the products it was added up of."""
+        return super().relative_rounding if self.epsilon is None else self.epsilon
+
+    @property
     def rounding_scale(self) -> float:
         """See ``Structured.rounding_scale``; the largest eigenvalue, where it is at hand."""
         return float(self.eigenvalues()[-1]) if self.has_eigenbasis else super().rounding_scale

@@ -140,7 +140,7 @@ class Loss:
         score = self.scale * point.score
         gradient = pull - score
         unit = wide(self.prior.values).rsqrt()
-        length, *parts = (float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, score))
+        length, *parts = (float(torch.linalg.vector_norm(unit * wide(part))) for part in (gradient, pull, score))
         return gradient, length / max(parts) if length > 0 else 0.0
 
     def line(self, point: LossAt, step: Float[Tensor, " d"]) -> Line:

@@ -150,7 +150,7 @@ def accumulated(features: TangentFeatures, monitor: ValidationMonitor | None = N
     examples = 0
     for forward, f, y in data:
         phi = features.of_pass(forward).values
-        b_phi = likelihood.hessian(wide(f), y) @ phi
+        b_phi = likelihood.hessian(wide(f), y.to(phi.device)) @ phi
         total += phi.flatten(0, -2).mT @ b_phi.flatten(0, -2)
         examples += len(f)
         if monitor is not None and monitor.due(examples):
