@@ -19,12 +19,15 @@ from lapwing.ground import precision
 HOST = torch.device("cpu", 0)
 """The host, told from the device by its number: a tensor made there is on "cpu" like any other."""
 
+DEVICE_OF: Any = torch.Tensor.device.__get__
+"""What reads the device of a tensor."""
+
 
 class Devices(TorchFunctionMode):
-    """Knows what operations do not tell of devices, from how they are called.
+    """Tells the host from the device where operations do not: a tensor of float64 says that it is on cpu:0.
 
-    A tensor that is made from nothing is the host's where no device is named, or it is cpu:0. One that goes ``.to`` a
-    tensor of the host goes there.
+    A tensor that is made from nothing is the host's where no device is named, or it is cpu:0, or the word "cpu": any
+    other is that of some tensor. What goes ``.to`` cpu:0, or to a tensor there, goes to the host.
     """
 
     def __init__(self) -> None:
@@ -36,10 +39,12 @@ class Devices(TorchFunctionMode):
         self, function: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        device = options.get("device")
+        if function == DEVICE_OF:
+            return HOST if wide(args[0]) else function(*args)
         outer = (self.is_host, self.goes_to_host)
-        self.is_host = device is None or torch.device(device) == HOST
-        self.goes_to_host = function is torch.Tensor.to and any(map(wide, args[1:]))
+        device = options.get("device")
+        self.is_host = device is None or is_host(device)
+        self.goes_to_host = function is torch.Tensor.to and any(map(is_host, (*args[1:], device)))
         try:
             return function(*args, **options)
         finally:
@@ -69,15 +74,19 @@ class WithoutDouble(TorchDispatchMode):
         return found
 
     def _allowed(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        backward = torch._C._current_autograd_node()  # pyright: ignore[reportPrivateUsage]
-        if moved_by_policy() or backward is not None or self._devices.goes_to_host:
-            return True
-        if function.overloadpacket is torch.ops.aten.copy_:
-            return True
         given = floats((args, kwargs))
-        if not given:
-            return self._devices.is_host or function.overloadpacket is torch.ops.aten.randn
-        return all(wide(each) for each in given if each.ndim) and any(wide(each) for each in given)
+        if given and all(wide(each) for each in given if each.ndim) and any(map(wide, given)):
+            return True
+        if not given and (self._devices.is_host or function.overloadpacket is torch.ops.aten.randn):
+            return True
+        backward = torch._C._current_autograd_node()  # pyright: ignore[reportPrivateUsage]
+        copied = function.overloadpacket is torch.ops.aten.copy_
+        return copied or self._devices.goes_to_host or backward is not None or moved_by_policy()
+
+
+def is_host(device: object) -> bool:
+    """Whether something says that it is the host, or is a tensor there."""
+    return wide(device) or device == "cpu" or (isinstance(device, torch.device) and device == HOST)
 
 
 def wide(leaf: object) -> bool:

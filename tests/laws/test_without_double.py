@@ -77,7 +77,7 @@ KNOWN = {name: problem(name) for name in LIKELIHOODS} | {"convolution": problem(
 """Networks and data, of double precision, made where there is a device that has it."""
 
 SINGLE = {outputs: mlp(outputs).float() for outputs in (2, 3)}
-WALNUT = walnut((8, 8), generator=torch.Generator().manual_seed(0)).float()
+WALNUT = walnut((6, 6), generator=torch.Generator().manual_seed(0)).float()
 
 
 def placed(device: torch.device, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -117,7 +117,8 @@ def of_structure(name: str, device: torch.device) -> list[Tensor]:
     before = known(posterior, device)
     if name == "matrix-free":
         return before
-    return [*before, *known(lw.tune(posterior), device)]
+    held = placed(device, NEW, labels(5, classes=3))
+    return [*before, *known(lw.tune(posterior, lw.Validation(held, bounds=(0.2, 5.0))), device)]
 
 
 def of_prior(name: str, device: torch.device) -> list[Tensor]:
@@ -136,7 +137,7 @@ def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
     case = KNOWN[name]
     x, y, new = placed(device, case.x, case.y, case.new)
     posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(on(device, case.model), (x, y))
-    tuned = lw.tune(posterior, (x, y))
+    tuned = lw.tune(posterior, lw.Validation((x, y), bounds=(0.2, 5.0)))
     predicted = tuned.predict(new)
     scores = lw.evaluate(tuned, (x, y))
     interval = predicted.interval(0.9) if hasattr(predicted, "interval") else ()
@@ -158,8 +159,8 @@ def of_tuner(name: str, device: torch.device) -> list[Tensor]:
         "MacKay": lw.MacKay(),
         "ELBO": lw.ELBO(steps=3),
         "EM": lw.EM(steps=3),
-        "validation": lw.Validation(held, temperature=True),
-        "mixup": lw.Mixup(),
+        "validation": lw.Validation(held, temperature=True, bounds=(0.2, 5.0)),
+        "mixup": lw.Mixup(examples=24),
     }
     structure = lw.Sampled(6) if name == "EM" else lw.Full(view="weights")
     outputs = 2 if name in ("MacKay", "gradient at the mode") else 3
@@ -173,20 +174,21 @@ def of_network(name: str, device: torch.device) -> list[Tensor]:
     weights = {"convolution": lw.All(), "last layer": lw.LastLayer(), "subnetwork": lw.Subnetwork(7)}[name]
     structure = lw.Full(view="weights") if name == "subnetwork" else lw.KFAC()
     recipe = lw.Laplace(lw.Categorical(), structure=structure, weights=weights)
-    posterior = lw.tune(recipe.fit(on(device, case.model), (images, y)))
+    posterior = recipe.fit(on(device, case.model), (images, y))
     return [posterior.predict(new).probs]
 
 
 def of_process(name: str, device: torch.device) -> list[Tensor]:
     x, y, classes, new = placed(device, X, REAL, THREE, NEW)
     kernel = 1.0 * lw.gp.Matern(1.5)
+    products = {"solver": lw.solvers.CG(rtol=1e-6), "dtype": torch.float32, "samples": 4, "features": 60}
     recipes: dict[str, Any] = {
         "Cholesky": lw.GP(kernel, lw.Gaussian(50.0)),
-        "CG": lw.GP(kernel, lw.Gaussian(50.0), lw.solvers.CG(rtol=1e-6), dtype=torch.float32, samples=4, features=60),
+        "CG": lw.GP(kernel, lw.Gaussian(50.0), **products),
         "classes": lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()),
     }
     process = recipes[name].fit((x, classes if name == "classes" else y))
-    tuned = process if name == "CG" else lw.tune(process)
+    tuned = process if name == "CG" else lw.tune(process, lw.EvidenceGradient(steps=3))
     outputs = tuned.outputs(new).marginal()
     drawn = tuned.sample_functions(new, 2, generator=seeded())
     assert bool(drawn.isfinite().all())
@@ -208,7 +210,7 @@ def of_training(device: torch.device) -> list[Tensor]:
 
 def of_image(device: torch.device) -> list[Tensor]:
     """The steps of ``lapwing ct demo``."""
-    whole = Projector(Parallel2d((8, 8), equidistant(4), detector=8), device=device)
+    whole = Projector(Parallel2d((6, 6), equidistant(4), detector=6), device=device)
     operator = whole.select([0, 2])
     (truth,) = placed(device, WALNUT)
     y = operator.push(truth.flatten())
@@ -219,9 +221,9 @@ def of_image(device: torch.device) -> list[Tensor]:
         filtered_back_projection(y, operator.geometry),
         tv_reconstruction(y, operator, 3.0, precision=std**-2).value,
     ]
-    effort = ImagingEffort(channels=4, steps=30, samples=16, draws=32)
+    effort = ImagingEffort(channels=4, steps=10, samples=4, draws=8)
     _, posterior = imaged(operator, y, std, effort, generator=seeded(), progress=False)
-    design = Design.after(posterior, whole, 4, [0, 2], samples=32, generator=seeded())
+    design = Design.after(posterior, whole, 4, [0, 2], samples=8, generator=seeded())
     assert len(design.propose(1)) == 1
     assert log_density(posterior.mean, posterior.deviations, truth, size=2) < 100
     return [*images, posterior.std]
