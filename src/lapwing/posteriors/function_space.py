@@ -58,8 +58,8 @@ class FunctionPosterior(ExactPosterior):
         rows: The rows ``J̃ = Sᵀ J`` of the training data, as a prediction needs the kernel between them and new inputs:
             features of the training inputs where the last layer is uncertain, else the inputs themselves.
         grams: ``J̃_g J̃_gᵀ`` of each prior group g.
-        shared_spectrum: The eigendecomposition of the kernel of a single group before its prior, once it was asked for:
-            that of the posterior under every prior and noise.
+        shared_spectrum: The eigendecomposition of the kernel, once it was asked for. Of a single group that before its
+            prior, which is the same under every prior and noise; else of all groups together.
     """
 
     rows: TrainingRows
@@ -188,6 +188,10 @@ class FunctionPosterior(ExactPosterior):
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
             return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))
+        return self.shared_spectrum.of(self.grams, self.prior, make=self._spectrum_of_all)
+
+    def _spectrum_of_all(self) -> Eigenbasis:
+        """Of ``Sᵀ K S`` with the prior of each group."""
         return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
 
     @property

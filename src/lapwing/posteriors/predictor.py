@@ -122,7 +122,7 @@ class NetworkPredictor(abc.ABC):
             )
 
     def with_link(self: P, link: Link, temperature: float = 1.0) -> P:
-        """The same posterior, which predicts by another link; all that was computed is shared.
+        """The same posterior, which predicts by another link; what was solved or decomposed is shared.
 
         Args:
             link: The new link.
@@ -138,9 +138,7 @@ class NetworkPredictor(abc.ABC):
             'pairwise'
         """
         check_link(link, temperature)
-        changed = replace(self, link=link, temperature=temperature)
-        vars(changed).update(vars(self) | vars(changed))
-        return changed
+        return replace(self, link=link, temperature=temperature)
 
     def shown_link(self) -> str:
         """The link as a ``repr`` shows it, where it plays a part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -21,10 +21,12 @@ from lapwing.ground.data.inputs import Inputs, InputsLike
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
-from lapwing.ground.files.records import REPAIR, Records
+from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import Bar, working
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
@@ -33,7 +35,9 @@ from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.rounding import warn_of_rounding
+from lapwing.posteriors.step import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
+from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +61,13 @@ class WeightPosterior(ExactPosterior):
 
     Args:
         held: The curvature G.
+        shared_precision: Λ, once it was asked for: that of every posterior with the same prior and noise.
     """
 
     held: BlockedCurvature
+    shared_precision: Shared[BlockedCurvature] = field(
+        default_factory=Shared[BlockedCurvature], kw_only=True, metadata=UNRECORDED
+    )
 
     def __repr__(self) -> str:
         more, less = self.precision_error
@@ -124,13 +132,22 @@ class WeightPosterior(ExactPosterior):
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
 
-    @cached_property
+    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> WeightPosterior:
+        """See ``Posterior.with_choices``."""
+        changed = super().with_choices(prior, likelihood, steps)
+        return replace(changed, shared_precision=Shared[BlockedCurvature]())
+
+    @property
     def precision(self) -> BlockedCurvature:
         """The posterior precision Λ = s G + A.
 
         Warns:
             ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
         """
+        return self.shared_precision.of(self.held, self.prior, self.likelihood, make=self._precision)
+
+    def _precision(self) -> BlockedCurvature:
+        """See ``precision``."""
         curvature = self.held.operator
         if self.noise_scale != 1.0:
             curvature = curvature.scaled(self.noise_scale)

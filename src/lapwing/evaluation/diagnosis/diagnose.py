@@ -13,19 +13,13 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
-from lapwing.gp import GPPosterior
-from lapwing.gp.regression.settings import EXACT
-from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.ground.progress import working
-from lapwing.linalg import Dense, Operator
-from lapwing.linear.solvers import Cholesky
+from lapwing.linalg import Operator
+from lapwing.posteriors.capabilities import DrawsTargets
 
 LEVEL = 0.01
-
-POINTS = 200
-"""Inputs at which a Gaussian process is looked at."""
 
 
 @final
@@ -167,9 +161,10 @@ def diagnose(
         False
     """
     options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
-    if isinstance(posterior, GPPosterior):
+    if isinstance(posterior, DrawsTargets):
         check_count("samples", samples, 2, usual=200)
-        return diagnose_samples(*_targets(posterior, inputs, samples, generator), **options)
+        targets = posterior.target_deviations(samples, inputs, generator=generator)
+        return diagnose_samples(targets.drawn, torch.zeros_like(targets.drawn[0]), targets.precision, **options)
     if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
         raise UnsupportedError(
             "a posterior with sample(), network.weights and precision_operator",
@@ -182,21 +177,6 @@ def diagnose(
         samples = min(samples, stored)
     draws = posterior.sample(samples, generator=generator)
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
-
-
-def _targets(
-    process: GPPosterior, inputs: Tensor | None, samples: int, generator: torch.Generator | None
-) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"], Operator]:
-    """Targets that functions drawn from a process give, less their mean, one row a draw; mean; precision."""
-    exact = process.with_solver(Cholesky()) if len(process.data) <= EXACT else process
-    x = process.data.inputs[:POINTS] if inputs is None else process.data.check(inputs)
-    with torch.no_grad():
-        drawn = process.sample_functions(x, samples, generator=generator)
-        noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) * process.noises.sqrt().to(drawn)
-        away = (drawn + noise - exact.mean(x)).double().flatten(1)
-        covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
-        covariance.diagonal().add_(process.noises.repeat(len(x)))
-    return away, away.new_zeros(away.shape[1]), Dense(torch.linalg.inv(covariance))
 
 
 @default_device_aside()

@@ -18,7 +18,7 @@ from lapwing.gp.observations import Observations
 from lapwing.gp.regression.covariance import independent
 from lapwing.gp.regression.evidence import estimated_gradient, evidence_and_gradient, log_evidence
 from lapwing.gp.regression.functions import FunctionSamples, PriorFunctions, exact_law_at
-from lapwing.gp.regression.settings import Settings
+from lapwing.gp.regression.settings import EXACT, Settings
 from lapwing.gp.regression.system import System
 from lapwing.gp.trend import least_squares
 from lapwing.gp.tuning import Centroids, Evidence, GPStep, Pathwise, Subset
@@ -30,12 +30,17 @@ from lapwing.ground.errors import DataError, check_count, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.likelihoods import Gaussian
-from lapwing.linear.solvers import Solver
+from lapwing.linalg import Dense
+from lapwing.linear.solvers import Cholesky, Solver
+from lapwing.posteriors.capabilities import TargetDeviations
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive
 
 SMALL = 2_000
 """Distinct inputs up to which tuning climbs the evidence of all, unless it is told another way, and up to which
 functions are drawn with the exact law of the prior at the data."""
+
+POINTS = 200
+"""Training inputs at which draws are looked at, unless others are given."""
 
 ROUNDING = 10.0
 """The noise variance stays above so many times the rounding of the dtype, over what the mean leaves of the targets."""
@@ -283,6 +288,25 @@ class GPPosterior:
         slopes = beta.repeat(1, samples) - drawn_beta
         trend = self.system.trend
         return FunctionSamples(self.kernel, self.distinct.inputs, trend, prior, representers, slopes, c, solution)
+
+    def target_deviations(
+        self,
+        samples: int,
+        inputs: Float[Tensor, "m p"] | None = None,
+        *,
+        generator: torch.Generator | int | None = None,
+    ) -> TargetDeviations:
+        """See ``DrawsTargets``; the noise is included."""
+        exact = self.with_solver(Cholesky()) if len(self.data) <= EXACT else self
+        x = self.data.inputs[:POINTS] if inputs is None else self.data.check(inputs)
+        source = probes.generator_of(generator)
+        with torch.no_grad():
+            drawn = self.sample_functions(x, samples, generator=source)
+            noise = probes.gaussian(list(drawn.shape), like=drawn, generator=source) * self.noises.sqrt().to(drawn)
+            away = (drawn + noise - exact.mean(x)).double().flatten(1)
+            covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
+            covariance.diagonal().add_(self.noises.repeat(len(x)))
+        return TargetDeviations(away, Dense(torch.linalg.inv(covariance)))
 
     def _solved_draws(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"]) -> Solution:
         """``C⁻¹ (f(X) + ε)``, in one solve with ``C⁻¹ [y, H]`` where that has not been asked for."""

@@ -152,7 +152,7 @@ class Refit:
             share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
-            along = self._slope(fits, each) if fits.in_sample else None
+            along = fits.slope_on(self.copies, each)
             slope = self.copies.gradients(weights, each, along=along).double()
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
@@ -161,13 +161,7 @@ class Refit:
 
     def reward(self, fits: Regulariser) -> Float[Tensor, "f d"]:
         """``∇r`` of each fit at the trained weights, float64."""
-        weights = self.network.weights.expand(len(fits), -1)
-        total = fits.pull(self.copies, weights)
-        if fits.in_sample:
-            for batch in self.model.data:
-                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))
-            self.model.data.added(total)
-        return total
+        return fits.gradient(self.copies)
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
         """Canonical outputs of each fit, float64."""
@@ -186,7 +180,3 @@ class Refit:
     def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
         """The gradient of a batch's losses at the trained weights."""
         return self.copies.gradients(self.network.weights[None], batch)[0].double()
-
-    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
-        """``∂r / ∂f`` at the outputs for a batch."""
-        return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])
