@@ -25,7 +25,7 @@ from lapwing.moments.marginals import (
     normal_weights,
     quantile_of_normal,
 )
-from lapwing.moments.rounding import nonnegative
+from lapwing.moments.rounding import clamp_rounding
 
 Averaged: TypeAlias = tuple[Tensor, Tensor | None]
 """An average, and its standard error where it came from draws."""
@@ -58,7 +58,7 @@ class Normal(Shown, abc.ABC):
         Raises:
             NumericalError: If one is negative beyond rounding, or NaN.
         """
-        return nonnegative(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
+        return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     @property
     def std(self) -> Float[Tensor, "*batch c"]:
@@ -164,7 +164,7 @@ class Normal(Shown, abc.ABC):
         _ = self.variance  # refuses what is no variance
         double = self.matrix.double()
         values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
-        roots = nonnegative(values, "eigenvalue", self.covariance.dtype).sqrt()
+        roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
         root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
         return root.reshape(*self.mean.shape, root.shape[-1])
 
