@@ -16,7 +16,7 @@ from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, Uns
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, sampled
 from lapwing.posteriors.effective_dimension import by_draws
-from lapwing.posteriors.log_det_integral import log_det_ratio
+from lapwing.posteriors.log_det_integral import log_det_integral
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.meter import Meter
@@ -187,7 +187,7 @@ class TestNumbers:
 
     def test_of_the_evidence_are_half_those_of_its_log_determinant(self) -> None:
         posterior = fitted(name="gaussian")
-        ratios, _ = log_det_ratio(posterior.problem, posterior.perturbation, EXACT)
+        ratios, _ = log_det_integral(posterior.problem, posterior.perturbation, EXACT)
         estimate = posterior.log_marginal()
         assert estimate.stderr == pytest.approx(0.5 * float(ratios.std()) / 2)
         plain = posterior.totals.nll + 0.35 * float(posterior.network.weights.square().sum())

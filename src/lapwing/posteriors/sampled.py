@@ -27,7 +27,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
-from lapwing.posteriors.log_det_integral import log_det_ratio
+from lapwing.posteriors.log_det_integral import log_det_integral
 from lapwing.posteriors.record import check_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
@@ -243,7 +243,7 @@ class SampledPosterior(IterativePosterior):
     @undisturbed()
     @working("evidence")
     def log_marginal(self, *, progress: bool | None = None) -> Estimate:
-        """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_ratio``.
+        """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_integral``.
 
         Args:
             progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
@@ -257,7 +257,7 @@ class SampledPosterior(IterativePosterior):
         Cost:
             One or two dozen block solves with k columns, all but the last few easy ones.
         """
-        values, solutions = log_det_ratio(self.problem, self.perturbation, self.solver, progress=progress)
+        values, solutions = log_det_integral(self.problem, self.perturbation, self.solver, progress=progress)
         for solution in solutions:
             warn_unless(solution, self.solver.cure)
         return self._log_marginal(Estimate.of(values))
