@@ -44,7 +44,7 @@ def expected_exp(
         NumericalError: If one overflows.
     """
     exponents = mean + 0.5 * variance
-    return finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
+    return check_overflow(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
 
 
 def log_normal_covariance(
@@ -54,7 +54,7 @@ def log_normal_covariance(
     return mean[..., :, None] * mean[..., None, :] * torch.expm1(covariance)
 
 
-def finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
+def check_overflow(values: Tensor, what: str, exponents: Tensor) -> Tensor:
     """The values, if none of them overflowed.
 
     Args:

@@ -18,8 +18,8 @@ from lapwing.ground.errors import ShapeError, check_count
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
 from lapwing.moments.marginals import (
+    check_overflow,
     expected_exp,
-    finite,
     log_normal_covariance,
     normal_nodes,
     normal_weights,
@@ -69,7 +69,7 @@ class Normal(Shown, abc.ABC):
         """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
 
         Raises:
-            NumericalError: If the covariance is indefinite beyond rounding, or not finite.
+            NumericalError: If the covariance is indefinite beyond rounding, or not check_overflow.
 
         Cost: the first time the cube of the rows that depend on one another, in float64.
         """
@@ -144,7 +144,7 @@ class Normal(Shown, abc.ABC):
         mean = self.expected_exp(what)
         matrix = log_normal_covariance(mean.reshape(self.matrix.shape[:-1]), self.matrix)
         exponents = 2 * (self.mean + self.variance)
-        covariance = finite(matrix, f"variances of {what} exp f", exponents).reshape(self.covariance.shape)
+        covariance = check_overflow(matrix, f"variances of {what} exp f", exponents).reshape(self.covariance.shape)
         return replace(self, mean=mean, covariance=covariance, factor=None)
 
     def exponential_covariance(self, exponential: Moments | JointMoments) -> Tensor:
@@ -406,13 +406,13 @@ class Draws(Shown):
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""
-        return finite(self.values.exp().mean(0), f"{what} exp f", self.values)
+        return check_overflow(self.values.exp().mean(0), f"{what} exp f", self.values)
 
     def exponential(self, what: str) -> Draws:
         """Draws of e^f; see ``Normal.exponential``."""
         found = Draws(self.values.exp())
-        finite(found.mean, f"{what} exp f", self.values)
-        finite(found.covariance, f"variances of {what} exp f", 2 * self.values)
+        check_overflow(found.mean, f"{what} exp f", self.values)
+        check_overflow(found.covariance, f"variances of {what} exp f", 2 * self.values)
         return found
 
     def exponential_covariance(self, exponential: Draws) -> Tensor:

@@ -15,8 +15,8 @@ from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
 from lapwing.moments.marginals import (
+    check_overflow,
     expected_exp,
-    finite,
     log_normal_covariance,
     normal_nodes,
     normal_weights,
@@ -157,7 +157,7 @@ class WideMoments(Shown, abc.ABC):
         mean = self.expected_exp(what)
         variance = mean.square() * torch.expm1(self.variance)
         exponents = 2 * (self.mean + self.variance)
-        return BasisMoments(mean, finite(variance, f"variances of {what} exp f", exponents))
+        return BasisMoments(mean, check_overflow(variance, f"variances of {what} exp f", exponents))
 
     def exponential_covariance(self, exponential: BasisMoments) -> Float[Tensor, "*batch c c"]:
         """See ``Normal.exponential_covariance``: how numbers vary together, which the moments of each leave out.
