@@ -83,7 +83,7 @@ def quasi_monte_carlo(
         moved = some.coloured_contrasts(normals).to(dtype)
         return torch.softmax(moved + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
+    return over_positions(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
 
 
 @lru_cache(maxsize=4)
@@ -159,7 +159,7 @@ def _over_logistic(mean: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float
     return scale * (below @ (weights / weights.sum()))
 
 
-def by_position(
+def over_positions(
     function: Callable[[Moments | WideMoments], Tensor],
     moments: Moments | WideMoments,
     each: int,
