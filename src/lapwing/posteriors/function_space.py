@@ -31,7 +31,7 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefin
 from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -84,10 +84,10 @@ class FunctionPosterior(ExactPosterior):
         if misfit:
             raise DataError("training rows of the network", misfit, REPAIR)
         axes = self.rows.cotangents.shape[2:]  # in the order of the likelihood, not of the network
-        check_shape("the cotangents", sorted(axes), sorted(self.survey.output))
+        check_part_shape("the cotangents", sorted(axes), sorted(self.survey.output))
         groups = self.prior.groups(self.network.uncertain)[1]
         rows = len(self.rows)
-        check_shape("the kernel", self.grams.shape, (groups, rows, rows))
+        check_part_shape("the kernel", self.grams.shape, (groups, rows, rows))
 
     def with_checked_data(self) -> FunctionPosterior:
         """See ``Posterior.with_checked_data``; with training inputs again where there are none.

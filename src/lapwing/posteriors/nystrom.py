@@ -29,7 +29,7 @@ from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.linear.log_det_ratio import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.predictive import JointMoments, Moments
 
 
@@ -155,7 +155,7 @@ class NystromPosterior(ExactPosterior):
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
-        check_shape("the span", self.changes.shape[:1], (self.network.size,))
+        check_part_shape("the span", self.changes.shape[:1], (self.network.size,))
 
     @property
     def training(self) -> Linearisation:

@@ -28,7 +28,7 @@ from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.posteriors.log_det_integral import log_det_integral
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
@@ -92,10 +92,10 @@ class SampledPosterior(IterativePosterior):
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
-        check_shape("the draws", self.draws.shape[:1], (self.network.size,))
-        check_shape("the noise", self.perturbation.prior.shape, self.draws.shape)
-        check_shape("the residuals", self.solution.residual.shape[-1:], self.draws.shape[1:])
-        check_shape("their squares", self.output_squares.shape[-1:], self.draws.shape[1:])
+        check_part_shape("the draws", self.draws.shape[:1], (self.network.size,))
+        check_part_shape("the noise", self.perturbation.prior.shape, self.draws.shape)
+        check_part_shape("the residuals", self.solution.residual.shape[-1:], self.draws.shape[1:])
+        check_part_shape("their squares", self.output_squares.shape[-1:], self.draws.shape[1:])
 
     @property
     def wide(self) -> bool:

@@ -33,7 +33,7 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import warn_of_rounding
 from lapwing.posteriors.step import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
@@ -93,7 +93,7 @@ class WeightPosterior(ExactPosterior):
         """See ``Posterior.check_record``."""
         super().check_record()
         d = self.network.size
-        check_shape("the curvature", self.held.operator.shape, (d, d))
+        check_part_shape("the curvature", self.held.operator.shape, (d, d))
         blocks = len(self.held.operator.blocks) if isinstance(self.held.operator, BlockDiagonal) else 0
         names = {name for part in self.held.partition for name in part}
         if len(self.held.partition) != blocks or (names and names != set(self.network.names)):
