@@ -157,7 +157,7 @@ def newton(
     for _ in range(steps):
         gamma, w = spectrum.determined(here.precisions, here.scale)
         there = EvidencePoint.of(evidence, here, gamma)
-        if best is None or there.log_marginal > best.log_marginal - rounding(best):
+        if best is None or there.log_marginal > best.log_marginal - evidence_rounding(best):
             yield there
             best = there
             step = newton_step(evidence, here, gamma, w, with_noise)
@@ -173,7 +173,7 @@ def newton(
         warn_of_steps(steps)
     gamma, _ = spectrum.determined(here.precisions, here.scale)
     last = EvidencePoint.of(evidence, here, gamma)
-    if best is None or last.log_marginal >= best.log_marginal - rounding(best):
+    if best is None or last.log_marginal >= best.log_marginal - evidence_rounding(best):
         yield last
     else:
         yield best
@@ -219,7 +219,7 @@ def newton_step(
     return torch.cat([move + ratio / slope * noise_move, noise_move.view(1)])
 
 
-def rounding(point: EvidencePoint) -> float:
+def evidence_rounding(point: EvidencePoint) -> float:
     """What an evidence may be off by."""
     return TOLERANCE * (1 + abs(point.log_marginal))
 
