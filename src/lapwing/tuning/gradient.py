@@ -131,11 +131,11 @@ def climb(evidence: LogEvidence, start: Hyperparameters, *, with_noise: bool, st
     with torch.no_grad():
         finite_evidence(float(evidence.log_marginal(start.precisions, start.scale)))
     if isinstance(evidence.complexity, Spectrum) and evidence.shift is None:
-        return newton(evidence, evidence.complexity, start, with_noise, steps)
+        return newton_on_conditions(evidence, evidence.complexity, start, with_noise, steps)
     return quasi_newton(evidence, start, with_noise, steps)
 
 
-def newton(
+def newton_on_conditions(
     evidence: LogEvidence, spectrum: Spectrum, start: Hyperparameters, with_noise: bool, steps: int
 ) -> Iterator[EvidencePoint]:
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
@@ -186,7 +186,7 @@ def newton_step(
     w: Float[Tensor, " g"],
     with_noise: bool,
 ) -> Float[Tensor, " m"]:
-    """The step in the log precisions, the noise's last; see ``newton``.
+    """The step in the log precisions, the noise's last; see ``newton_on_conditions``.
 
     With ``r_g`` and ``r`` what the logarithms of the two conditions lack, it solves
 
