@@ -17,7 +17,7 @@ from torch import nn
 
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor, evaluate, options_of
+from lapwing.evaluation.scores import Predictor, evaluate, predict_options
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
@@ -153,7 +153,7 @@ class Bench:
 
     def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
         """The scores of a method, by the link where it takes one."""
-        taken = options_of(predictor)
+        taken = predict_options(predictor)
         options: dict[str, Any] = {}
         if "link" in taken:
             options["link"] = self.link

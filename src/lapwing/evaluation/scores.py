@@ -115,7 +115,7 @@ def _uncertainties(
     return torch.cat([each.flatten().cpu() for each in found])
 
 
-def options_of(predictor: Predictor) -> list[str]:
+def predict_options(predictor: Predictor) -> list[str]:
     """What ``predict`` takes beside the inputs, by name."""
     return [*signature(predictor.predict).parameters][1:]
 
@@ -128,9 +128,9 @@ def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
     """
     check_kind("the predictor", predictor, (Predictor,), "a posterior, or Map(model, likelihood) of lw.baselines")
     known = signature(predictor.predict).parameters.values()
-    unknown = [name for name in options if name not in options_of(predictor)]
+    unknown = [name for name in options if name not in predict_options(predictor)]
     if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known):
-        takes = ", ".join(options_of(predictor)) or "none"
+        takes = ", ".join(predict_options(predictor)) or "none"
         expected = f"options that {type(predictor).__name__}.predict takes ({takes})"
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
         raise ConfigError(expected, got, "one of these names, or the call without them")
