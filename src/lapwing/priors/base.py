@@ -39,7 +39,7 @@ class Prior(abc.ABC):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prior) or type(self) is not type(other):
             return NotImplemented
-        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(equal_options(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         values = [getattr(self, each.name) for each in fields(self)]
@@ -70,7 +70,7 @@ class Prior(abc.ABC):
         return values
 
     def with_precisions(self: P, precisions: Float[Tensor, " g"]) -> P:
-        """The same kind of prior with these precisions ``[g]``, one a group.
+        """The equal_options kind of prior with these precisions ``[g]``, one a group.
 
         Raises:
             ConfigError: If one is not a positive finite number, or there are several where all weights share one.
@@ -111,7 +111,7 @@ class Prior(abc.ABC):
         (group, groups) = self.groups(layout)
         (theirs, many) = other.groups(layout)
         alike = groups == many and torch.equal(group, theirs)
-        return alike and same(self.relative(layout), other.relative(layout))
+        return alike and equal_options(self.relative(layout), other.relative(layout))
 
     def square_norms(self, vector: Float[Tensor, " d"], layout: Layout) -> Float[Tensor, " g"]:
         """``|θ_g|²`` of each group, in which every weight counts by its relative precision; float64.
@@ -234,7 +234,7 @@ def check_length(values: Tensor, groups: int, expected: str) -> None:
         raise ShapeError(expected, f"{list(values.shape)}", "a single number, which fits every layout")
 
 
-def same(a: object, b: object) -> bool:
+def equal_options(a: object, b: object) -> bool:
     """Whether two options are equal, tensors by their numbers."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)
