@@ -230,7 +230,7 @@ MUTANTS = (
         "forget",
         "linear/solvers/stochastic/test_dual.py",
     ),
-    m("tuning/gradient.py:newton", "step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
+    m("tuning/gradient.py:newton_on_conditions", "step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
     m(
         "linear/evidence.py:NewtonStep.step",
         "prior = (precisions[self.group] * self._relative).to(self.weights)",

@@ -139,7 +139,7 @@ def matrix_between_chunks(
     between: Callable[[T, T], Float[Tensor, "*g m m2"]],
     whole: Float[Tensor, "*g all all"],
 ) -> Float[Tensor, "*g all all"]:
-    """A matrix_between_chunks matrix between all examples, each pair of chunks computed once.
+    """A symmetric matrix between all examples, each pair of chunks computed once.
 
     Args:
         places: Where the chunks lie among the examples.

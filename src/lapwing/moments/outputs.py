@@ -69,7 +69,7 @@ class Normal(Shown, abc.ABC):
         """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
 
         Raises:
-            NumericalError: If the covariance is indefinite beyond rounding, or not check_overflow.
+            NumericalError: If the covariance is indefinite beyond rounding, or not finite.
 
         Cost: the first time the cube of the rows that depend on one another, in float64.
         """

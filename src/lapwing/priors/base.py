@@ -70,7 +70,7 @@ class Prior(abc.ABC):
         return values
 
     def with_precisions(self: P, precisions: Float[Tensor, " g"]) -> P:
-        """The equal_options kind of prior with these precisions ``[g]``, one a group.
+        """The same kind of prior with these precisions ``[g]``, one a group.
 
         Raises:
             ConfigError: If one is not a positive finite number, or there are several where all weights share one.

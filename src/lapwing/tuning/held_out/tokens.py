@@ -143,13 +143,13 @@ def embeddings(module: nn.Module) -> list[nn.Embedding]:
 
 
 def same_tensor(one: Any, other: Tensor) -> bool:
-    """Whether two tensors have the same_tensor shape and the same_tensor values."""
+    """Whether two tensors have the same shape and the same values."""
     alike = isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
     return alike and torch.equal(one, other)
 
 
 def of_one_shape(data: Data) -> bool:
-    """Whether all examples have inputs of the same_tensor names and shapes."""
+    """Whether all examples have inputs of the same names and shapes."""
     return len({shapes(batch.inputs) for batch in data}) == 1
 
 
