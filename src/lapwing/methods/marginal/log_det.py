@@ -22,7 +22,7 @@ from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linalg.operators.base import FunctionOperator, Operator
 from lapwing.linear.log_det_ratio import log_det_one_plus
-from lapwing.methods.marginal.hyper import Hyperparameters
+from lapwing.methods.marginal.hyper import LearnedHyperparameters
 from lapwing.methods.marginal.live_batch import LiveBatch
 
 
@@ -41,7 +41,7 @@ class MiniBatch:
     """
 
     live: LiveBatch
-    hyper: Hyperparameters
+    hyper: LearnedHyperparameters
     survey: Survey
     total: int
 

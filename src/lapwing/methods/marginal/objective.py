@@ -26,7 +26,7 @@ from lapwing.jacobian.survey import find_layers, probe
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch
-from lapwing.methods.marginal.hyper import ByEvidence, Hyperparameters, Updates
+from lapwing.methods.marginal.hyper import ByEvidence, LearnedHyperparameters, Updates
 from lapwing.methods.marginal.live_batch import LiveBatch, check_trainable, live
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant, MiniBatch
 from lapwing.posteriors import Posterior
@@ -135,7 +135,7 @@ class MarginalLikelihood:
         check_trainable(self._module)
         network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
-        self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
+        self._hyper = LearnedHyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
             value.requires_grad_(value.requires_grad and updates.by_gradient)
 
