@@ -23,7 +23,7 @@ from lapwing.posteriors import Posterior
 from lapwing.tuning.evidence import At, evidence_at
 from lapwing.tuning.hyperparameters import BOUNDS, Hyperparameters
 from lapwing.tuning.method import P
-from lapwing.tuning.noise import NoiseRule, noises_by_evidence, output_sums
+from lapwing.tuning.noise import NoiseRule, noises_by_evidence, output_residuals
 from lapwing.tuning.result import EvidencePoint, hyperparameters_of, result_of_climb, tunes_noise
 
 LEAP = 7.0
@@ -108,7 +108,7 @@ class EvidenceGradient:
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         """MacKay's step for each output, at which the evidence is stationary, or the noise of the residuals."""
         if self.noise == "residuals":
-            sums = output_sums(posterior, variances=False)
+            sums = output_residuals(posterior, variances=False)
             return sums.noises(sums.squares, None)
         return noises_by_evidence(posterior, evidence_at(posterior, self.at))
 
