@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.propagation import Propagation
-from lapwing.curvature.tangent_features import Features, TangentFeatures
+from lapwing.curvature.tangent_features import OutputFeatures, TangentFeatures
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs
@@ -92,7 +92,7 @@ class Compression:
         eigenvalues = spectrum.values.masked_fill(spectrum.values < rounding, 0.0)
         return p @ (spectrum.vectors * (1.0 + eigenvalues).rsqrt())
 
-    def moments(self, features: Features, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
+    def moments(self, features: OutputFeatures, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
         """Outputs ``f ~ N(f(x), φ (M + S)⁻¹ φᵀ)``, and with J A⁻¹ Jᵀ at hand the prior's variance beside the span.
 
         Args:
@@ -234,7 +234,7 @@ class NystromPosterior(ExactPosterior):
         if self.residual:
             propagation = Propagation(self.model, (BlockedCurvature(Diagonal(self.prior_diagonal)),))
             prior = joint(propagation, inputs)[1].double()[None]
-        together = Features(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
+        together = OutputFeatures(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)
         return JointMoments(features.mean, whole.covariance.view(*shape, *shape), factor)
