@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Features, Kernels, each_of
+from lapwing.gp.kernels.base import FeatureMap, Kernels, each_of
 from lapwing.gp.kernels.matrix import KernelMatrix, cross_product
 from lapwing.gp.observations import checked
 from lapwing.gp.trend import Trend
@@ -39,7 +39,7 @@ class PriorFunctions:
         seed: Of features and weights, which can be drawn again.
     """
 
-    features: tuple[Features, ...]
+    features: tuple[FeatureMap, ...]
     weights: tuple[Float[Tensor, "_ s"], ...]
     count: int
     seed: int
@@ -59,7 +59,7 @@ class PriorFunctions:
         """
         kernels = each_of(kernel)
         seed = generator.initial_seed()
-        found = list[Features]()
+        found = list[FeatureMap]()
         weights = list[Tensor]()
         for each in kernels:
             phi = each.features(features, inputs, generator)
