@@ -48,7 +48,7 @@ P = TypeVar("P", bound="Posterior")
 
 
 @runtime_checkable
-class Fit(Protocol):
+class FitRecipe(Protocol):
     """How a posterior was fitted, to be done again."""
 
     def again(self, model: Model, prior: Prior) -> Posterior:
@@ -77,7 +77,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
     partial: bool = field(default=False, kw_only=True)
-    fitted_by: Fit | None = field(default=None, kw_only=True)
+    fitted_by: FitRecipe | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
