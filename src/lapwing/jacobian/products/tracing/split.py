@@ -22,9 +22,9 @@ from lapwing.jacobian.network.serving import ALONE
 from lapwing.jacobian.products.tracing.fusion import fuse
 from lapwing.jacobian.products.tracing.simplification import after, check_pure, simplify
 
-Tensors: TypeAlias = tuple[Tensor, ...]
+TensorTuple: TypeAlias = tuple[Tensor, ...]
 
-Groups: TypeAlias = tuple[Tensors, ...]
+Groups: TypeAlias = tuple[TensorTuple, ...]
 """The results of a function, in groups that are asked for one at a time."""
 
 
@@ -41,7 +41,7 @@ class Split:
     first: GraphModule
     seconds: tuple[GraphModule, ...]
 
-    def prepare(self, fixed: Sequence[Tensor]) -> Tensors:
+    def prepare(self, fixed: Sequence[Tensor]) -> TensorTuple:
         """All that does not depend on the column.
 
         Args:
@@ -50,7 +50,7 @@ class Split:
         with torch.inference_mode(False), torch.no_grad():
             return self.first(*fixed)
 
-    def product(self, kept: Tensors, column: Sequence[Tensor | None], group: int = 0) -> Tensors:
+    def product(self, kept: TensorTuple, column: Sequence[Tensor | None], group: int = 0) -> TensorTuple:
         """One group of the function's results for one column.
 
         Args:
