@@ -458,13 +458,13 @@ MUTANTS = (
         "methods/marginal/test_bound.py",
     ),
     m(
-        "methods/marginal/hyper.py:Hyperparameters.deviations",
+        "methods/marginal/hyper.py:LearnedHyperparameters.deviations",
         "torch.exp(-0.5 * self.log_precisions)",
         "torch.exp(-self.log_precisions)",
         "methods/marginal/test_bound.py",
     ),
     m(
-        "methods/marginal/hyper.py:Hyperparameters.nll",
+        "methods/marginal/hyper.py:LearnedHyperparameters.nll",
         "(scales - 1) * misfits - observations * scales.log()",
         "(scales - 1) * misfits + observations * scales.log()",
         "methods/marginal/test_bound.py",

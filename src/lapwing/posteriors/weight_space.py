@@ -321,15 +321,10 @@ def factor_error(left: Eigenbasis, right: Eigenbasis) -> tuple[float, float]:
     Returns:
         a and b, 0 for factors that are exact.
     """
-    lambda_left = largest_eigenvalue(left)
-    lambda_right = largest_eigenvalue(right)
+    lambda_left = left.largest_eigenvalue
+    lambda_right = right.largest_eigenvalue
     t_left = lambda_left + left.error
     t_right = lambda_right + right.error
     a = left.rest * t_right + right.rest * t_left + left.rest * right.rest
     b = t_left * t_right - lambda_left * lambda_right
     return a, b
-
-
-def largest_eigenvalue(factor: Eigenbasis) -> float:
-    """λ, 0 of a factor without any."""
-    return float(factor.values.max()) if factor.values.numel() else 0.0
