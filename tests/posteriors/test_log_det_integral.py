@@ -12,7 +12,7 @@ from lapwing.linear.model import Matrix
 from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
-from lapwing.posteriors import log_det_integral
+from lapwing.posteriors import log_det_integral as integral
 from lapwing.posteriors.log_det_integral import log_det_integral, quadrature
 from tests.posterior_cases import normal
 
@@ -42,7 +42,7 @@ def exact(problem: Problem) -> float:
 def test_is_the_log_determinant_where_the_noise_is_the_precision_itself(scale: float) -> None:
     problem = model(scale)
     values, _ = log_det_integral(problem, whitened(problem), EXACT)
-    assert values.mean().item() == pytest.approx(exact(problem), rel=1e-4, abs=log_det_integral.TAIL**2 / 2)
+    assert values.mean().item() == pytest.approx(exact(problem), rel=1e-4, abs=integral.TAIL**2 / 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -58,8 +58,8 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
     problem = model()
     errors = []
     for tail in (1.0, 0.1):
-        monkeypatch.setattr(log_det_integral, "TAIL", tail)
-        monkeypatch.setattr(log_det_integral, "ACCURACY", 1e-9)
+        monkeypatch.setattr(integral, "TAIL", tail)
+        monkeypatch.setattr(integral, "ACCURACY", 1e-9)
         values, _ = log_det_integral(problem, whitened(problem), EXACT)
         errors.append(exact(problem) - values.mean().item())
         assert 0 < errors[-1] < tail**2 / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -22,7 +22,7 @@ from lapwing.ground.errors import DataError, ShapeError, check_count, check_frac
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
-from lapwing.ground.shared import Shared
+from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -140,8 +140,7 @@ class ImagePosterior(Capabilities):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields, with no problem made; draws are drawn again, from their seed."""
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
-        return state | {"latest_problem": Shared[Problem]()}
+        return fields_of(self) | {"latest_problem": Shared[Problem]()}
 
     def recorded_network(self) -> Network:
         """The network behind the image.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.ground.progress import working
+from lapwing.ground.shared import fields_of
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.mode.loss import Mode
@@ -377,8 +378,7 @@ class LaplaceGPPosterior:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle holds: where the mode is, and no factor."""
-        state = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return state | {"start": self._near()}
+        return fields_of(self) | {"start": self._near()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The same posterior, whose mode is looked for near where it was."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, final
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
+
+
+def fields_of(result: Any) -> dict[str, Any]:
+    """The fields of a frozen result by name, for pickle and ``copy``: what was computed from them is computed again."""
+    return {each.name: getattr(result, each.name) for each in fields(result) if each.init}
 
 
 @final

@@ -17,14 +17,7 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_count
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
-from lapwing.moments.marginals import (
-    check_overflow,
-    expected_exp,
-    log_normal_covariance,
-    normal_nodes,
-    normal_weights,
-    quantile_of_normal,
-)
+from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
 from lapwing.moments.rounding import clamp_rounding
 
 Averaged: TypeAlias = tuple[Tensor, Tensor | None]
@@ -34,7 +27,7 @@ N = TypeVar("N", bound="Normal")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Normal(Shown, abc.ABC):
+class Normal(Shown, GaussianMarginals):
     """Gaussian outputs N(mean, covariance). The covariance may be singular: it is never inverted.
 
     Args:
@@ -59,11 +52,6 @@ class Normal(Shown, abc.ABC):
             NumericalError: If one is negative beyond rounding, or NaN.
         """
         return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
-
-    @property
-    def std(self) -> Float[Tensor, "*batch c"]:
-        """Standard deviation of each output, ``[n, *event, c]``."""
-        return self.variance.sqrt()
 
     def root(self) -> Float[Tensor, "*batch c r"]:
         """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
@@ -105,35 +93,6 @@ class Normal(Shown, abc.ABC):
             approximation: What takes the moments of each position for the average.
         """
         return approximation(self.marginal())
-
-    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
-        """Draws behind an average over f, ``[k, n, *event, c]``; as many as asked for."""
-        return self.sample(samples, generator=generator)
-
-    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
-        """Quantile of each output by itself, ``[n, *event, c]``."""
-        return self.mean + quantile_of_normal(probability) * self.std
-
-    def node_weights(self) -> Float[Tensor, " nodes"]:
-        """Weights of ``nodes``, float64; they add up to 1."""
-        return normal_weights(self.mean.device)
-
-    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
-        """Values over which averages over single outputs are sums, float64.
-
-        Args:
-            some: Which outputs, counted over all axes.
-        """
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
-
-    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
-        """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
-
-        Raises:
-            NumericalError: If one overflows.
-        """
-        return expected_exp(self.mean, self.variance, what)
 
     def exponential(self: N, what: str) -> N:
         """The moments of e^f; ``what`` names e^f where it overflows.

@@ -14,14 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
-from lapwing.moments.marginals import (
-    check_overflow,
-    expected_exp,
-    log_normal_covariance,
-    normal_nodes,
-    normal_weights,
-    quantile_of_normal,
-)
+from lapwing.moments.marginals import GaussianMarginals, check_overflow
 from lapwing.moments.outputs import Averaged, Draws, JointMoments, Moments
 
 MAX_BYTES = 2**30
@@ -32,7 +25,7 @@ CHUNK = 2**24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WideMoments(Shown, abc.ABC):
+class WideMoments(Shown, GaussianMarginals):
     """Gaussian outputs of which a position has too many for a covariance, which is made only when it is asked for.
 
     Args:
@@ -45,11 +38,6 @@ class WideMoments(Shown, abc.ABC):
     @abc.abstractmethod
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output."""
-
-    @property
-    def std(self) -> Float[Tensor, "*batch c"]:
-        """Standard deviation of each output."""
-        return self.variance.sqrt()
 
     @property
     @abc.abstractmethod
@@ -101,10 +89,6 @@ class WideMoments(Shown, abc.ABC):
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
 
-    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
-        """See ``Normal.draws``."""
-        return self.sample(samples, generator=generator)
-
     @property
     def contrast_columns(self) -> int:
         """Rows of noise that ``coloured_contrasts`` takes."""
@@ -134,23 +118,6 @@ class WideMoments(Shown, abc.ABC):
     ) -> Averaged:
         """See ``Normal.averaged``."""
         return approximation(self)
-
-    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
-        """Quantile of each output by itself, ``[n, *event, c]``."""
-        return self.mean + quantile_of_normal(probability) * self.std
-
-    def node_weights(self) -> Float[Tensor, " nodes"]:
-        """See ``Normal.node_weights``."""
-        return normal_weights(self.mean.device)
-
-    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
-        """See ``Normal.nodes``."""
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
-
-    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
-        """See ``Normal.expected_exp``."""
-        return expected_exp(self.mean, self.variance, what)
 
     def exponential(self, what: str) -> BasisMoments:
         """The moments of e^f, of each output by itself; see ``Normal.exponential``."""

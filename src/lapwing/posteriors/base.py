@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -23,7 +23,7 @@ from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
-from lapwing.ground.shared import Shared
+from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.modes import undisturbed
@@ -85,7 +85,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
+        state = fields_of(self)
         for name, value in state.items():
             if isinstance(value, Shared):
                 state[name] = Shared[Any]()

@@ -23,7 +23,7 @@ from lapwing.posteriors import Posterior
 from lapwing.tuning.evidence import At, evidence_at
 from lapwing.tuning.hyperparameters import BOUNDS, Hyperparameters
 from lapwing.tuning.method import P
-from lapwing.tuning.noise import NoiseRule, noises_by_evidence, output_residuals
+from lapwing.tuning.noise import NoiseRule, noise_rule_of, noises_by_evidence, output_residuals
 from lapwing.tuning.result import EvidencePoint, hyperparameters_of, result_of_climb, tunes_noise
 
 LEAP = 7.0
@@ -101,9 +101,7 @@ class EvidenceGradient:
         Cost:
             A prediction of the training data; by residuals a forward pass.
         """
-        if self.noise is False:
-            return None
-        return NoiseRule(self._noises, replace(self, noise=False))
+        return noise_rule_of(self, self._noises)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         """MacKay's step for each output, at which the evidence is stationary, or the noise of the residuals."""

@@ -12,8 +12,8 @@ effective dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -67,6 +67,19 @@ class TunesNoise(Protocol):
     def noise_rule(self) -> NoiseRule | None:
         """How it chooses the noise of each output; ``None`` where it leaves the noise as it is."""
         ...
+
+
+def noise_rule_of(method: Method, noises: Callable[[Posterior], Float[Tensor, " c"]]) -> NoiseRule | None:
+    """The rule of a method whose option ``noise`` says whether it chooses the noise; ``None`` where it does not.
+
+    Args:
+        method: The method, a dataclass.
+        noises: See ``NoiseRule``.
+    """
+    options: Any = method
+    if not options.noise:
+        return None
+    return NoiseRule(noises, replace(options, noise=False))
 
 
 def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> P:

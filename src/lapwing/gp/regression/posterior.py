@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -29,6 +29,7 @@ from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, check_count, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
+from lapwing.ground.shared import fields_of
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Dense
 from lapwing.linear.solvers import Cholesky, Solver
@@ -471,8 +472,7 @@ class GPPosterior:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle holds: the solves, and not the functions, whose features are code."""
-        state = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return state | {"start": self.solutions()}
+        return fields_of(self) | {"start": self.solutions()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The same posterior, whose solves start where those that were held ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.layout import summed
 from lapwing.ground.progress import Bar
+from lapwing.ground.shared import fields_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.copies import Copies
@@ -87,7 +88,7 @@ class Refit:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
 
     @property
     def network(self) -> Network:
