@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from lapwing.comparison.table import Row
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.scores import Predictor, evaluate, predict_options
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
@@ -70,7 +70,7 @@ class Bench:
         """The row of a predictor as it is."""
         return _row(name, "", predictor, (self._predicted(name, predictor),))
 
-    def calibrated(self, network: Map, validation: Source) -> Row:
+    def calibrated(self, network: PlainNetwork, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
         name = "temperature scaling" if network.likelihood.classes else "plain network"
 

@@ -47,7 +47,7 @@ def evaluate(
     """Scores on held-out data.
 
     Args:
-        predictor: A posterior, or a baseline such as ``Map(model)``.
+        predictor: A posterior, or a baseline such as ``PlainNetwork(model)``.
         data: Held-out data: a loader, or a pair of tensors.
         ood: Data from elsewhere, or their inputs alone; targets are ignored.
         unpack: Splits one element of a loader.
@@ -126,7 +126,9 @@ def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: Naming the options that it takes.
     """
-    check_kind("the predictor", predictor, (Predictor,), "a posterior, or Map(model, likelihood) of lw.baselines")
+    check_kind(
+        "the predictor", predictor, (Predictor,), "a posterior, or PlainNetwork(model, likelihood) of lw.baselines"
+    )
     known = signature(predictor.predict).parameters.values()
     unknown = [name for name in options if name not in predict_options(predictor)]
     if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known):
