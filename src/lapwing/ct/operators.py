@@ -78,7 +78,7 @@ class ForwardOperator(abc.ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given(ForwardOperator):
+class FunctionMeasurement(ForwardOperator):
     """A measurement of your own, by two functions.
 
     Args:
@@ -136,7 +136,7 @@ class Given(ForwardOperator):
         return self.adjoint(block)
 
 
-def measurement(matrix: Any) -> Given:
+def measurement(matrix: Any) -> FunctionMeasurement:
     """The measurement by a matrix: a tensor, dense or sparse, an ``Operator``, or what SciPy takes for an operator.
 
     Args:
@@ -164,7 +164,7 @@ def measurement(matrix: Any) -> Given:
         if getattr(matrix, "layout", None) == torch.sparse_csr:
             turned = turned.to_sparse_csr()
         like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
-        return Given(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
+        return FunctionMeasurement(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
     from scipy.sparse.linalg import aslinearoperator
 
     try:
@@ -183,7 +183,7 @@ def measurement(matrix: Any) -> Given:
         return lambda block: torch.as_tensor(by.matmat(block.cpu().numpy()), dtype=block.dtype, device=block.device)
 
     rows, pixels = operator.shape
-    return Given(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
+    return FunctionMeasurement(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
 
 
 @final
