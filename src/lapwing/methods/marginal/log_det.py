@@ -89,7 +89,7 @@ class LogDeterminant(abc.ABC):
 
 @final
 @dataclass(frozen=True)
-class Gram(LogDeterminant):
+class GramDeterminant(LogDeterminant):
     """``log det(I + N/B Φ Φᵀ)`` with ``Φ = s^½ Sᵀ J A^-½``: exact for the batch, by a Cholesky factorisation.
 
     By Sylvester's identity it equals ``log det Λ̂ / det A``; ``ΦᵀΦ`` takes its place where there are fewer weights than
@@ -137,7 +137,7 @@ class Gram(LogDeterminant):
         return log_det_one_plus(rows @ rows.mT if len(rows) <= rows.shape[1] else rows.mT @ rows)
 
 
-EXACT = Gram()
+EXACT = GramDeterminant()
 """The default."""
 
 
@@ -151,7 +151,7 @@ class StochasticLanczos(LogDeterminant):
         ∂ log det C = tr(C⁻¹ ∂C) = E[zᵀ ∂C w],   C w = z
 
     The solves are by conjugate gradients and are not differentiated; ``zᵀ C w`` is, with z and w held fixed. Both value
-    and gradient are those of ``Gram`` on average, up to the tolerances, and share its bias on mini-batches.
+    and gradient are those of ``GramDeterminant`` on average, up to the tolerances, and share its bias on mini-batches.
 
     Args:
         samples: Probes.
