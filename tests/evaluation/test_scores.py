@@ -128,7 +128,7 @@ class TestClasses:
     def test_options_that_predict_does_not_take_are_refused(self) -> None:
         case, posterior = fit("categorical")
         plain = PlainNetwork(case.model)
-        with refused(ConfigError, "Map.predict takes (none)"):
+        with refused(ConfigError, "PlainNetwork.predict takes (none)"):
             lw.evaluate(plain, case.batches(), link="mc", samples=5)
         with refused(ConfigError, "takes (link, joint,"):
             lw.evaluate(posterior, case.batches(), lynk="mc")

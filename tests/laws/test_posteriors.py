@@ -80,11 +80,11 @@ def refusal(structure: str, weights: str, prior: str) -> type[Exception] | None:
 
 def dense_precision(posterior: lw.Posterior, ggn: Tensor, prior: Tensor) -> Tensor:
     """Λ as the structure defines it; for KFAC its own matrix, whose factors have tests of their own."""
-    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.held.operator, Dense | LowRank):
+    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.curvature.operator, Dense | LowRank):
         return ggn + torch.diag(prior)
-    if isinstance(posterior.held.operator, Diagonal):
+    if isinstance(posterior.curvature.operator, Diagonal):
         return torch.diag(ggn.diagonal() + prior)
-    return posterior.held.operator.dense() + torch.diag(prior)
+    return posterior.curvature.operator.dense() + torch.diag(prior)
 
 
 def moments(posterior: lw.Posterior, x: Tensor, *, joint: bool = False) -> Moments | JointMoments:

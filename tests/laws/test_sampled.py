@@ -120,7 +120,7 @@ def test_the_variance_of_each_estimator_of_the_effective_dimension(scale: float)
     draws, full = both("gaussian", samples=1000)
     choices = (lw.Isotropic(0.7), lw.Gaussian(2.5 * scale))
     draws, full = draws.with_choices(*choices), full.with_choices(*choices)
-    eigenvalues = full.held.operator.eigenvalues() * scale
+    eigenvalues = full.curvature.operator.eigenvalues() * scale
     gammas = eigenvalues / (eigenvalues + 0.7)
     for estimator, parts in (("outputs", gammas), ("weights", 1 - gammas)):
         error = (2 * parts.square().sum() / 1000).sqrt()

@@ -177,7 +177,7 @@ class TestChoices:
         before = posterior.with_choices(lw.Isotropic(9.0), case.likelihood)
         assert before.evidence is posterior.evidence, "whichever asks first"
         assert posterior.with_choices(lw.Isotropic(9.0), case.likelihood).evidence is posterior.evidence
-        assert replace(posterior, held=replace(posterior.held)).evidence is not posterior.evidence
+        assert replace(posterior, curvature=replace(posterior.curvature)).evidence is not posterior.evidence
         assert posterior.with_choices(lw.Layerwise(9.0), case.likelihood).evidence is not posterior.evidence
 
     @pytest.mark.parametrize(

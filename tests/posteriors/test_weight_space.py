@@ -82,7 +82,7 @@ def test_networks_with_drawn_weights_are_averaged(name: str, generator: torch.Ge
 def test_precision_keeps_the_structure(structure: str, kind: type) -> None:
     _, posterior = fit("images", structure)
     assert type(posterior.precision.operator) is kind
-    assert posterior.precision.partition == posterior.held.partition
+    assert posterior.precision.partition == posterior.curvature.partition
 
 
 def test_only_gaussian_likelihoods_know_their_mode() -> None:

@@ -59,7 +59,7 @@ def answers(posterior: Posterior, new: Any) -> list[Tensor]:
         posterior.sample_functions(new, 3, generator=seed()),
     ]
     if isinstance(posterior, WeightPosterior):
-        asked += [posterior.sample(3, generator=seed()), posterior.held.operator.diagonal()]
+        asked += [posterior.sample(3, generator=seed()), posterior.curvature.operator.diagonal()]
         drawn = posterior.predict(new, linearised=False, samples=3, generator=seed())
         asked.append(drawn.sample(2, generator=seed()))
     return asked
@@ -113,7 +113,7 @@ def test_round_trip_of_every_selection_and_prior(
 
 def with_rank(posterior: Posterior, base: Diagonal | None) -> WeightPosterior:
     assert isinstance(posterior, WeightPosterior)
-    return replace(posterior, held=BlockedCurvature(LowRank(normal(posterior.network.size, 3), base)))
+    return replace(posterior, curvature=BlockedCurvature(LowRank(normal(posterior.network.size, 3), base)))
 
 
 @pytest.mark.parametrize("based", [False, True])
@@ -249,7 +249,7 @@ def test_loaded_posterior_is_on_the_network_s_device(device: torch.device, tmp_p
     posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(model, case.batches())
     loaded = again(posterior, tmp_path)
     assert isinstance(loaded, WeightPosterior)
-    assert loaded.held.operator.device == loaded.network.weights.device == next(model.parameters()).device
+    assert loaded.curvature.operator.device == loaded.network.weights.device == next(model.parameters()).device
     check_same(loaded, posterior, case.new)
     save(posterior, tmp_path / "moved")
     moved = load(tmp_path / "moved", copy.deepcopy(model).cpu())

@@ -91,7 +91,7 @@ class FunctionMeasurement(ForwardOperator):
         ConfigError: If the functions are not each other's adjoint, seen by a random image and observation.
 
     Example:
-        >>> blur = Given(lambda v: v + v.roll(1, 0), lambda u: u + u.roll(-1, 0), size=(3, 3))
+        >>> blur = FunctionMeasurement(lambda v: v + v.roll(1, 0), lambda u: u + u.roll(-1, 0), size=(3, 3))
         >>> blur.push(torch.tensor([1.0, 0.0, 0.0])).tolist()
         [1.0, 1.0, 0.0]
     """
@@ -170,7 +170,7 @@ def measurement(matrix: Any) -> FunctionMeasurement:
     try:
         operator = aslinearoperator(matrix)
     except TypeError as error:
-        hint = "Given(forward, adjoint, size) for a pair of functions"
+        hint = "FunctionMeasurement(forward, adjoint, size) for a pair of functions"
         raise ConfigError("a matrix, or an operator of SciPy", f"a {type(matrix).__name__}", hint) from error
 
     kind = np.dtype(operator.dtype)

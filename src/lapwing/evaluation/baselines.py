@@ -172,7 +172,7 @@ class PlainNetwork:
         check_output(self.output)
         if self.temperature is not None and not self.likelihood.classes:
             expected = "the Categorical likelihood for a temperature"
-            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map without a temperature")
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "PlainNetwork without a temperature")
 
     def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
@@ -240,7 +240,7 @@ class PlainNetwork:
         """
         if not (self.likelihood.classes or self.likelihood.calibrates):
             expected = "a likelihood of classes or with a noise, to calibrate the plain network"
-            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map as it is")
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "PlainNetwork as it is")
         plain = replace(self, temperature=None)
         like = like_of(self.model)
         like = torch.zeros(()) if like is None else like

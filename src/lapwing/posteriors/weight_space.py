@@ -18,14 +18,12 @@ from lapwing.curvature.propagation import CHEAPER, Propagation
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike
-from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
-from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -60,11 +58,11 @@ class WeightPosterior(ExactPosterior):
     """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
 
     Args:
-        held: The curvature G.
+        curvature: G.
         shared_precision: Λ, once it was asked for: that of every posterior with the same prior and noise.
     """
 
-    held: BlockedCurvature
+    curvature: BlockedCurvature
     shared_precision: Shared[BlockedCurvature] = field(
         default_factory=Shared[BlockedCurvature], kw_only=True, metadata=UNRECORDED
     )
@@ -80,24 +78,19 @@ class WeightPosterior(ExactPosterior):
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """See ``Posterior.record``."""
-        curvature = records.state(self.held, "curvature")
-        return self._fields_record(records.giving({BlockedCurvature: None})) | {"curvature": curvature}
-
-    @classmethod
-    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> WeightPosterior:
-        """See ``Posterior.of_record``."""
-        curvature = records.read(BlockedCurvature, record.get("curvature"), "curvature")
-        return super().of_record(record, records.giving({BlockedCurvature: curvature}), network, data)
+        return self._fields_record(records)
 
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
         d = self.network.size
-        check_part_shape("the curvature", self.held.operator.shape, (d, d))
-        blocks = len(self.held.operator.blocks) if isinstance(self.held.operator, BlockDiagonal) else 0
-        names = {name for part in self.held.partition for name in part}
-        if len(self.held.partition) != blocks or (names and names != set(self.network.names)):
-            raise DataError(f"parameters of {blocks} blocks", f"{len(self.held.partition)} groups of others", REPAIR)
+        check_part_shape("the curvature", self.curvature.operator.shape, (d, d))
+        blocks = len(self.curvature.operator.blocks) if isinstance(self.curvature.operator, BlockDiagonal) else 0
+        names = {name for part in self.curvature.partition for name in part}
+        if len(self.curvature.partition) != blocks or (names and names != set(self.network.names)):
+            raise DataError(
+                f"parameters of {blocks} blocks", f"{len(self.curvature.partition)} groups of others", REPAIR
+            )
 
     @property
     def precision_error(self) -> tuple[float, float]:
@@ -111,7 +104,7 @@ class WeightPosterior(ExactPosterior):
         """
         too_large = 0.0
         too_small = 0.0
-        blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
+        blocks = self.curvature.operator.blocks if isinstance(self.curvature.operator, BlockDiagonal) else ()
         for block in blocks:
             if isinstance(block, Kronecker):
                 more, less = factor_error(*block.bases)
@@ -144,20 +137,20 @@ class WeightPosterior(ExactPosterior):
         Warns:
             ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
         """
-        return self.shared_precision.of(self.held, self.prior, self.likelihood, make=self._precision)
+        return self.shared_precision.of(self.curvature, self.prior, self.likelihood, make=self._precision)
 
     def _precision(self) -> BlockedCurvature:
         """See ``precision``."""
-        curvature = self.held.operator
+        curvature = self.curvature.operator
         if self.noise_scale != 1.0:
             curvature = curvature.scaled(self.noise_scale)
         if isinstance(curvature, Dense):
             warn_of_rounding(curvature, float(self.prior_diagonal.min()))
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
-            return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
+            return BlockedCurvature(curvature.shifted(float(precisions)), self.curvature.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return BlockedCurvature(curvature.plus_diagonal(prior.values), self.held.partition)
+        return BlockedCurvature(curvature.plus_diagonal(prior.values), self.curvature.partition)
 
     @property
     def precision_operator(self) -> Structured:
@@ -167,7 +160,7 @@ class WeightPosterior(ExactPosterior):
     @property
     def stored_curvature(self) -> Structured:
         """See ``Capabilities.stored_curvature``."""
-        return self.held.operator
+        return self.curvature.operator
 
     @cached_property
     def mode_shift(self) -> NewtonStep | None:
@@ -176,10 +169,10 @@ class WeightPosterior(ExactPosterior):
             return None
         layout = self.network.uncertain
         device = self.network.like.device
-        dtype = self.held.operator.dtype
+        dtype = self.curvature.operator.dtype
         relative = self.prior.relative(layout)
         return NewtonStep(
-            self.held.operator,
+            self.curvature.operator,
             self.totals.score.to(dtype),
             self.network.weights.to(dtype),
             self.prior.groups(layout)[0].to(device),
@@ -188,11 +181,11 @@ class WeightPosterior(ExactPosterior):
 
     @property
     def _curvature(self) -> BlockedCurvature:
-        return self.held
+        return self.curvature
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
-        return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+        return complexity_of(self.curvature.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
 
     @property
     def wide(self) -> bool:
@@ -202,7 +195,7 @@ class WeightPosterior(ExactPosterior):
     @property
     def leaves_out_correlations(self) -> bool:
         """See ``Capabilities.leaves_out_correlations``."""
-        return isinstance(self.held.operator, BlockDiagonal | Diagonal)
+        return isinstance(self.curvature.operator, BlockDiagonal | Diagonal)
 
     def _moments(
         self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
@@ -268,7 +261,7 @@ class WeightPosterior(ExactPosterior):
             return self._moments(inputs, choices, places)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        if len(set(self.held.partition)) < len(self.held.partition):
+        if len(set(self.curvature.partition)) < len(self.curvature.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
         if self._by_draws:

@@ -114,7 +114,7 @@ class Full(Structure):
         if isinstance(task.curvature, Hessian):
             return self._exact_hessian(task, task.curvature.damping)
         posterior = task.summed(DenseSum(task.model.network))
-        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()))
+        check_rounding(posterior.curvature.operator, float(posterior.prior_diagonal.min()))
         return posterior
 
     def _exact_hessian(self, task: FitTask, damping: float) -> Posterior:

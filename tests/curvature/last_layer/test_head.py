@@ -94,7 +94,7 @@ def test_curvature_in_float32_has_no_negative_eigenvalues(structure: lw.Full | l
         model, x, y = nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(model, (x, y))
         assert isinstance(posterior, WeightPosterior)
-        assert bool((posterior.held.operator.eigenvalues() >= 0).all())
+        assert bool((posterior.curvature.operator.eigenvalues() >= 0).all())
 
 
 def test_a_curvature_of_whole_examples_still_pulls_back() -> None:

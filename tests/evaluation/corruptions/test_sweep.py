@@ -106,7 +106,7 @@ def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
     assert predictor.links == ["mc", "mc"]
     with refused(ConfigError, "options that Linked.predict takes (link)"):
         corruption_sweep(predictor, *data, options={"links": "mc"})
-    with refused(ConfigError, "options that Map.predict takes (none)"):
+    with refused(ConfigError, "options that PlainNetwork.predict takes (none)"):
         corruption_sweep(PlainNetwork(Spread()), *data, options={"link": "mc"})
     assert predictor.links == ["mc", "mc"]
 

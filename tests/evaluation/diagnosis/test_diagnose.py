@@ -209,7 +209,7 @@ def test_an_unknown_check_is_named_with_those_there_are() -> None:
 
 def test_what_has_no_draws_or_precision_is_refused() -> None:
     plain = PlainNetwork(torch.nn.Linear(2, 3), lw.Categorical())
-    with unchecked(), pytest.raises(UnsupportedError, match=r"Map.*diagnose_samples"):
+    with unchecked(), pytest.raises(UnsupportedError, match=r"PlainNetwork.*diagnose_samples"):
         diagnose(cast("Any", plain))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
@@ -21,7 +22,6 @@ from tests.posterior_cases import labels, normal, refused, seeded
 
 X, Y = normal(12, 3), labels(12, classes=3)
 BOXES, LOGITS = normal(5, 4), normal(5, 3)
-Map = lw.baselines.PlainNetwork
 Pair = namedtuple("Pair", ["boxes", "logits"])
 
 
