@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
-from lapwing.moments.marginals import GaussianMarginals, check_overflow
+from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
 from lapwing.moments.outputs import Averaged, Draws, JointMoments, Moments
 
 MAX_BYTES = 2**30

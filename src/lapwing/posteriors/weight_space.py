@@ -86,11 +86,10 @@ class WeightPosterior(ExactPosterior):
         d = self.network.size
         check_part_shape("the curvature", self.curvature.operator.shape, (d, d))
         blocks = len(self.curvature.operator.blocks) if isinstance(self.curvature.operator, BlockDiagonal) else 0
-        names = {name for part in self.curvature.partition for name in part}
-        if len(self.curvature.partition) != blocks or (names and names != set(self.network.names)):
-            raise DataError(
-                f"parameters of {blocks} blocks", f"{len(self.curvature.partition)} groups of others", REPAIR
-            )
+        partition = self.curvature.partition
+        names = {name for part in partition for name in part}
+        if len(partition) != blocks or (names and names != set(self.network.names)):
+            raise DataError(f"parameters of {blocks} blocks", f"{len(partition)} groups of others", REPAIR)
 
     @property
     def precision_error(self) -> tuple[float, float]:

@@ -131,7 +131,8 @@ class GramDeterminant(LogDeterminant):
                 f"Jacobian rows of a batch and their Gram matrix of at most {self.max_bytes:,} bytes",
                 f"{number} rows of {size} weights, {needed:,} bytes",
                 "smaller batches; log_det=StochasticLanczos() or Bound(samples=2), which make fewer rows; log_det=None "
-                "with updates=ByEvidence(); requires_grad_(False) for all but the last layer; or GramDeterminant(max_bytes=...)",
+                "with updates=ByEvidence(); requires_grad_(False) for all but the last layer; or "
+                "GramDeterminant(max_bytes=...)",
             )
         rows = batch.share**0.5 * batch.rows().flatten(0, 1)
         return log_det_one_plus(rows @ rows.mT if len(rows) <= rows.shape[1] else rows.mT @ rows)

@@ -56,8 +56,8 @@ class MarginalLikelihood:
         likelihood: p(y | f), with the noise to start from.
         prior: p(θ), with the precision to start from.
         data_size: N, examples in the training data.
-        log_det: How the log-determinant of the loss is computed: ``GramDeterminant()``, ``Bound()``, ``StochasticLanczos()``, or
-            ``None`` for no such term: then only the hyper-parameters hear of the evidence.
+        log_det: How the log-determinant of the loss is computed: ``GramDeterminant()``, ``Bound()``,
+            ``StochasticLanczos()``, or ``None`` for no such term: then only the hyper-parameters hear of the evidence.
         updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
