@@ -115,7 +115,7 @@ def by_links(posterior: Posterior, case: Task, base: Tensor, setting: Setting) -
 
 def at(posterior: Posterior, precisions: Sequence[float]) -> list[Posterior]:
     """The posterior at several prior precisions."""
-    return [posterior.with_choices(lw.Isotropic(value), posterior.likelihood) for value in precisions]
+    return [posterior.with_hyperparameters(lw.Isotropic(value), posterior.likelihood) for value in precisions]
 
 
 def losses(probs: Tensor, labels: Tensor) -> Tensor:

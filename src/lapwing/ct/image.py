@@ -330,7 +330,9 @@ class ImagePosterior(Capabilities):
         misfit = float((self.fitted.score(outputs, targets) * (targets - outputs)).sum())
         return Totals((Fingerprint(len(targets), 0.0, 0.0, nll),), float(len(targets)), misfit, None)
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 

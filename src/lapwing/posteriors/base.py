@@ -177,7 +177,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
         Args:
             x: Inputs of n examples.
-            choices: This posterior with other priors and noises, see ``with_choices``.
+            choices: This posterior with other priors and noises, see ``with_hyperparameters``.
 
         Cost:
             A ``predict``, and its last contraction for every choice; or a solve for every choice, where answers are.
@@ -248,7 +248,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     def effective_dimension(self) -> float | Estimate:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
 
-    def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
+    def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """The posterior with another prior and noise, and the same link: the curvature is reused, nothing fitted again.
 
         Args:

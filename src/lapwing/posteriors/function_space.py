@@ -105,8 +105,10 @@ class FunctionPosterior(ExactPosterior):
         units = torch.ones_like(self._variance) if relative is None else (1 / relative).to(self._variance)
         return replace(checked, rows=self.rows.with_data(self.model, self.grams.sum(0), units))
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
-        """See ``Posterior.with_choices``; the prior may differ in its precisions alone.
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> FunctionPosterior:
+        """See ``Posterior.with_hyperparameters``; the prior may differ in its precisions alone.
 
         Raises:
             UnsupportedError: If it groups or scales the weights in another way.
@@ -117,7 +119,7 @@ class FunctionPosterior(ExactPosterior):
                 f"{prior}",
                 "fitting again with this prior, or Full(view='weights')",
             )
-        return super().with_choices(prior, likelihood, steps)
+        return super().with_hyperparameters(prior, likelihood, steps)
 
     @property
     def precision_operator(self) -> Operator:

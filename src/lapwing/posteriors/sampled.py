@@ -154,13 +154,15 @@ class SampledPosterior(IterativePosterior):
         """Draws k."""
         return self.perturbation.prior.shape[1]
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> SampledPosterior:
-        """See ``Posterior.with_choices``; the same noise, the solves started from the present draws.
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> SampledPosterior:
+        """See ``Posterior.with_hyperparameters``; the same noise, the solves started from the present draws.
 
         They start from them in units of the prior, ``A^½ ζ``: directions the data say nothing about, where a descent is
         slowest, are then where they belong.
         """
-        changed = super().with_choices(prior, likelihood, steps)
+        changed = super().with_hyperparameters(prior, likelihood, steps)
         before = self.prior_diagonal.to(self.network.like)
         after = changed.prior_diagonal.to(self.network.like)
         if likelihood == self.likelihood and torch.equal(before, after):

@@ -124,9 +124,11 @@ class WeightPosterior(ExactPosterior):
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> WeightPosterior:
-        """See ``Posterior.with_choices``."""
-        changed = super().with_choices(prior, likelihood, steps)
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> WeightPosterior:
+        """See ``Posterior.with_hyperparameters``."""
+        changed = super().with_hyperparameters(prior, likelihood, steps)
         return replace(changed, shared_precision=Shared[BlockedCurvature]())
 
     @property
