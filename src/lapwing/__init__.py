@@ -35,7 +35,7 @@ from lapwing.show import plots
 from lapwing.store import load, save
 from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
-from lapwing.structures.weights import All, LastLayer, Mask, Names, Subnetwork
+from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()

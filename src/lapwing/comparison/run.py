@@ -22,7 +22,7 @@ from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
 from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
-from lapwing.structures.weights import LastLayer
+from lapwing.structures.selection import LastLayer
 from lapwing.tuning import Method, Validation
 
 

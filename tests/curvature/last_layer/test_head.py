@@ -23,7 +23,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import base
 from lapwing.posteriors import WeightPosterior
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
 
 SUMS: dict[str, Callable[[Network], Accumulator]] = {

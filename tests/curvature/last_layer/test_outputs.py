@@ -18,7 +18,7 @@ from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
 from lapwing.structures import base
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
 
 

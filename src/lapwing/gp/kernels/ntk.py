@@ -26,7 +26,7 @@ from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.priors import Isotropic
-from lapwing.structures.weights import All, Selection
+from lapwing.structures.selection import All, Selection
 
 
 @final
