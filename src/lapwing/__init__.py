@@ -10,7 +10,7 @@ from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.diagnosis import diagnose
-from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.scale_invariance import normalised

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.linalg import top_eigenpairs
 from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior

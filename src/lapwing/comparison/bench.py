@@ -17,7 +17,7 @@ from torch import nn
 
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.scores import Predictor, evaluate, predict_options
+from lapwing.evaluation.evaluate import Predictor, evaluate, predict_options
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of

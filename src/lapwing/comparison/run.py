@@ -10,7 +10,7 @@ from torch import nn
 from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.gp import GP
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data, Source, Unpack

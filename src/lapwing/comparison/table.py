@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import as_json
 from lapwing.ground.results import Estimate

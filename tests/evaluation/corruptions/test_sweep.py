@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
-from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import Categorical

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
-from lapwing.evaluation.scores import Predictor, Scores, evaluate
+from lapwing.evaluation.evaluate import Predictor, Scores, evaluate
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.scores import Predictor, metrics
+from lapwing.evaluation.evaluate import Predictor, metrics
 from lapwing.ground.errors import ConfigError, DataError
 from tests.meter import Meter
 from tests.posterior_cases import Problem, labels, normal, problem, refused
