@@ -26,7 +26,7 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
 from lapwing.methods.hessian_free import HessianFree, PreTrained
 from lapwing.methods.laplace import Laplace
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
 from lapwing.tuning import Method, tune

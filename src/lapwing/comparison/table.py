@@ -13,7 +13,7 @@ from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import as_json
 from lapwing.ground.results import Estimate
-from lapwing.metrics.scores import aligned
+from lapwing.metrics.score_table import aligned
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""

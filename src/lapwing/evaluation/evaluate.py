@@ -16,7 +16,7 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Likelihood
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.predictive import Predictive
 
 

@@ -17,7 +17,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
 from lapwing.ground.progress import track
-from lapwing.metrics.scores import aligned
+from lapwing.metrics.score_table import aligned
 
 
 def corrupt(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.ground.labels import IGNORED
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import Outputs, WideMoments, at_least_single
 from lapwing.predictive.distributions.base import Predictive, log_of_probability

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import Outputs, WideMoments, at_least_single
 from lapwing.predictive.distributions.base import Predictive, log_of_probability
