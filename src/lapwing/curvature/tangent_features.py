@@ -15,7 +15,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.autodiff import Columnwise
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 

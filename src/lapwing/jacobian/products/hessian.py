@@ -15,7 +15,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.layout import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
-from lapwing.jacobian.products.autodiff import Reverse, derivative, forward_mode
+from lapwing.jacobian.products.autodiff_jacobian import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.cache import Cache
 from lapwing.jacobian.products.strategy import Strategy
 from lapwing.jacobian.products.tracing.split import Groups

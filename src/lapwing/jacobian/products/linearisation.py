@@ -18,12 +18,12 @@ from lapwing.ground.layout import Layout
 from lapwing.ground.shared import fields_of
 from lapwing.jacobian.layers.base import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.autodiff import autodiff_chunk
+from lapwing.jacobian.products.autodiff_jacobian import autodiff_chunk
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.jacobian.products.cache import MEMORY, WORKING, Cache
-from lapwing.jacobian.products.explicit import explicit_chunk
+from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
 from lapwing.jacobian.products.strategy import ExampleCost, Strategy
-from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
+from lapwing.jacobian.products.tracing.traced_jacobian import jacobian_tracer, traced_chunk
 from lapwing.jacobian.products.tracing.tracer import Tracer
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position

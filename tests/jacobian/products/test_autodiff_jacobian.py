@@ -15,7 +15,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import autodiff
-from lapwing.jacobian.products.autodiff import Columnwise, Reverse
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise, Reverse
 from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from tests.curvature.naive import surveyed
