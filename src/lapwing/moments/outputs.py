@@ -221,7 +221,7 @@ class Moments(Normal):
         """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
         return max(self.mean.shape[-1], self.root().shape[-1])
 
-    def at(self, positions: slice) -> Moments:
+    def at_positions(self, positions: slice) -> Moments:
         """Moments of some positions, counted over all axes but the last, which become one."""
         return Moments(self.mean.flatten(0, -2)[positions], self.covariance.flatten(0, -3)[positions])
 

@@ -160,7 +160,7 @@ class WideMoments(Shown, GaussianMarginals):
         """Moments of some of the outputs."""
 
     @abc.abstractmethod
-    def at(self, positions: slice) -> WideMoments:
+    def at_positions(self, positions: slice) -> WideMoments:
         """Moments of some positions, counted over all axes but the last, which become one."""
 
 
@@ -269,8 +269,8 @@ class BasisMoments(WideMoments):
             return replace(self, mean=self.mean[..., outputs], values=self.values[..., outputs])
         return Moments(self.mean[..., outputs], self.covariance_rows(outputs)[..., outputs])
 
-    def at(self, positions: slice) -> BasisMoments:
-        """See ``WideMoments.at``."""
+    def at_positions(self, positions: slice) -> BasisMoments:
+        """See ``WideMoments.at_positions``."""
         return replace(self, mean=self.mean.flatten(0, -2)[positions], values=self.values.flatten(0, -2)[positions])
 
     def _mixed(self, values: Tensor, power: int) -> Tensor:
@@ -347,8 +347,8 @@ class FactorMoments(WideMoments):
         """Moments of some of the outputs."""
         return FactorMoments(self.mean[..., outputs], self.factor[..., outputs, :])
 
-    def at(self, positions: slice) -> FactorMoments:
-        """See ``WideMoments.at``."""
+    def at_positions(self, positions: slice) -> FactorMoments:
+        """See ``WideMoments.at_positions``."""
         return FactorMoments(self.mean.flatten(0, -2)[positions], self.factor.flatten(0, -3)[positions])
 
 

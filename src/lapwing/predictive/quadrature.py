@@ -177,7 +177,7 @@ def over_positions(
     room = min(max_bytes, CACHED) if mean.device.type == "cpu" else max_bytes
     step = max(1, room // each)
     pieces = [slice(start, start + step) for start in range(0, mean[..., 0].numel(), step)]
-    return torch.cat([function(moments.at(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
+    return torch.cat([function(moments.at_positions(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
 
 
 def check_time(link: str, classes: int, seconds: float) -> None:

@@ -176,7 +176,7 @@ class Convolution(Windows):
         return inspect.signature(conv)
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
         """See ``LayerKind``."""
         return given["input"].detach(), geometry_of(given)
 

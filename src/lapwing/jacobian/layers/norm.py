@@ -22,7 +22,7 @@ class Norm(LayerKind):
     elementwise = True
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, int]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, int]:
         """See ``LayerKind``: the normalised input, and how many last axes the parameters have, 0 for channels.
 
         Raises:

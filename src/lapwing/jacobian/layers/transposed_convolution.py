@@ -47,7 +47,7 @@ class TransposedConvolution(Windows):
         return inspect.signature(conv_transpose)
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
         """See ``LayerKind``."""
         kernel = tuple(given["weight"].shape[2:])
         axes = len(kernel)

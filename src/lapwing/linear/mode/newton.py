@@ -126,7 +126,7 @@ def newton(
 def lowest(loss: Loss) -> LossAt:
     """Where to start: the best point on the way from the weights the model was made linear at to 0."""
     weights = loss.model.weights
-    point = loss.at(weights)
+    point = loss.at_weights(weights)
     if not dot(loss.gradient(point)[0], weights) > 0:
         return point
     line = loss.line(point, -weights)
