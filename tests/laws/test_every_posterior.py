@@ -155,6 +155,27 @@ def test_functions_are_sampled_by_one_signature(name: str) -> None:
         posterior.sample_functions(NEW, 0)
 
 
+@every_predictor
+def test_predictions_take_a_generator_or_its_seed(name: str) -> None:
+    posterior = CASES[name]().posterior
+    by_draws = {"link": "mc"} if "link" in inspect.signature(posterior.predict).parameters else {}
+
+    def predicted(generator: torch.Generator | int) -> list[Tensor]:
+        prediction = posterior.predict(NEW, **by_draws, generator=generator)
+        shown = "probs" if isinstance(posterior.likelihood, lw.Categorical) else "std"
+        return [prediction.location, getattr(prediction, shown)]
+
+    found = predicted(5)
+    check_same(predicted(5), found)
+    first, second = (predicted(torch.Generator().manual_seed(5)) for _ in range(2))
+    check_same(first, second)
+    drawn = name == "Gaussian process by products" or (bool(by_draws) and name not in ("refits", "sampled"))
+    assert torch.equal(predicted(6)[1], found[1]) != drawn
+    for wrong in (True, "0"):
+        with unchecked(), refused(ConfigError, "generator"):
+            posterior.predict(NEW, generator=wrong)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "refits"])
 def test_a_generator_or_its_seed_draw_the_same_each_time(name: str) -> None:
     posterior = CASES[name]().posterior

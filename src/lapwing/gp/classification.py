@@ -190,18 +190,26 @@ class LaplaceGPPosterior:
     # ---- predictions ------------------------------------------------------------------------------------------------
 
     @working("predict")
-    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
+    def predict(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
         """The distribution of targets at some inputs.
 
         Args:
             x: Inputs.
             joint: Whether to return the covariance of outputs between them too.
+            generator: Taken as all posteriors take it; what is exact here draws nothing.
 
         Raises:
             DataError: If there are no inputs, or they are not finite.
             ShapeError: If they have another shape.
         """
-        return self.likelihood.predictive(self.outputs(x, joint=joint))
+        source = probes.generator_of(generator)
+        return self.likelihood.predictive(self.outputs(x, joint=joint), generator=source)
 
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Moments | JointMoments:
         """What is known of the outputs.

@@ -221,12 +221,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """The posterior precision Λ as an operator."""
 
     @abc.abstractmethod
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row.
 
         Args:
             samples: Draws s.
-            generator: Source of randomness.
+            generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Returns:
             ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.

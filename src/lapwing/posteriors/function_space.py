@@ -133,7 +133,7 @@ class FunctionPosterior(ExactPosterior):
         return FunctionOperator(product, product, prior.shape, prior.values)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 
             θ* + ζ - A⁻¹ J̃ᵀ (J̃ A⁻¹ J̃ᵀ + I / s)⁻¹ (J̃ ζ + ε / √s),    ζ ~ N(0, A⁻¹),  J̃ = Sᵀ J
@@ -142,12 +142,13 @@ class FunctionPosterior(ExactPosterior):
             A product with ``J̃`` and one with its transpose: of features two matrix products, of training inputs forward
             passes and a backward pass for every draw.
         """
-        probes.check_draws(samples, generator)
-        noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=source)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
             observed = self.rows.push(self.model, zeta.to(self.network.like)).double()
-            epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=generator)
+            epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=source)
             observed += epsilon / self.noise_scale**0.5
             drawn = self._conditioned(zeta, observed)
         return self.network.weights + drawn.mT.to(self.network.weights)

@@ -68,12 +68,12 @@ class MatrixFreePosterior(IterativePosterior):
             return self.solver.solve(self.problem, b)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row.
 
         Args:
             samples: Draws s.
-            generator: Source of randomness.
+            generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Warns:
             ConvergenceWarning: If the draws missed their tolerance.
@@ -81,7 +81,7 @@ class MatrixFreePosterior(IterativePosterior):
         Cost:
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
-        drawn = self.draw(samples, generator=generator)
+        drawn = self.draw(samples, generator=probes.generator_of(generator))
         warn_unless(drawn, self.sqrt.cure_with(self.solver))
         return self.network.weights + drawn.value.mT
 

@@ -192,17 +192,18 @@ class NystromPosterior(ExactPosterior):
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``: the prior's draw outside the span, the posterior's inside."""
-        probes.check_draws(samples, generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
         d, k = self.changes.shape
         w = self.changes.double()
         within = self.compression
-        epsilon = probes.gaussian((k, samples), like=within.curvature, generator=generator)
+        epsilon = probes.gaussian((k, samples), like=within.curvature, generator=source)
         draws = w @ (within.root @ epsilon)
         if self.residual:
             prior = self.prior_diagonal[:, None]
-            of_prior = probes.gaussian((d, samples), like=w, generator=generator) / prior.sqrt()
+            of_prior = probes.gaussian((d, samples), like=w, generator=source) / prior.sqrt()
             p = within.prior_root
             draws += of_prior - w @ (p @ (p.mT @ (w.mT @ (prior * of_prior))))
         return self.network.weights + draws.mT.to(self.network.weights)

@@ -51,17 +51,18 @@ class NetworkPredictor(abc.ABC):
         joint: bool = False,
         linearised: bool = True,
         samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Outputs:
         """What is known of the network's outputs at ``x``; arguments as in ``predict``.
 
         Returns:
             Means with the covariance of each example, or of all of them together, or draws.
         """
+        source = probes.generator_of(generator)
         inputs = self._inputs(x)
         with torch.no_grad():
             if not linearised:
-                return self._networks(inputs, samples, generator)
+                return self._networks(inputs, samples, source)
             return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
@@ -74,7 +75,7 @@ class NetworkPredictor(abc.ABC):
         joint: bool = False,
         linearised: bool = True,
         samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Predictive:
         """Predictive distribution of the targets at ``x``: what is known of the outputs there, through the link.
 
@@ -90,7 +91,7 @@ class NetworkPredictor(abc.ABC):
             linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
                 drawn weights, which refits have not.
             samples: Draws, where the link or the network need them.
-            generator: Source of randomness for them.
+            generator: Source of randomness for them, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Returns:
             ``Classification`` with ``probs [n, c]``, ``Regression`` with ``mean``, ``std`` (noise included) and
@@ -112,13 +113,12 @@ class NetworkPredictor(abc.ABC):
             >>> posterior.predict(x[:4]).probs.shape
             torch.Size([4, 3])
         """
-        if generator is not None:
-            probes.device_of(generator)
+        source = probes.generator_of(generator)
         link = link or self.link
         with torch.no_grad():
-            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
+            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=source)
             return self.likelihood.predictive(
-                outputs, link, temperature=self.temperature, samples=samples, generator=generator
+                outputs, link, temperature=self.temperature, samples=samples, generator=source
             )
 
     def with_link(self: P, link: Link, temperature: float = 1.0) -> P:

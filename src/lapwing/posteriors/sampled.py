@@ -232,15 +232,16 @@ class SampledPosterior(IterativePosterior):
         return self.restarted(perturbation=perturbation)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row: those there are, in random order.
 
         Args:
             samples: Draws s; beyond k they come again.
-            generator: Source of randomness, for the order.
+            generator: Source of randomness for the order, or the seed of one.
         """
-        probes.check_draws(samples, generator)
-        return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=source)[..., 0]
 
     @undisturbed()
     @working("evidence")

@@ -112,10 +112,11 @@ class WeightPosterior(ExactPosterior):
         return self.noise_scale * too_large, self.noise_scale * too_small
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
-        probes.check_draws(samples, generator)
-        return self.network.weights + self._deviations(samples, generator).mT
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        return self.network.weights + self._deviations(samples, source).mT
 
     def _deviations(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "d k"]:
         """``W ε`` for some ε, one a column."""

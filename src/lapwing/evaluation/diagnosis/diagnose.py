@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
+from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.ground.progress import working
@@ -125,7 +126,7 @@ def diagnose(
     directions: int | Mapping[str, Tensor] = 16,
     level: float = LEVEL,
     inputs: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | int | None = None,
 ) -> Diagnosis:
     """Whether a posterior's draws have the covariance Λ⁻¹ it claims, without that covariance.
 
@@ -144,7 +145,7 @@ def diagnose(
         level: Chance of calling right draws wrong, all tests together. With more draws smaller errors are found, also
             those of a sampler that is good enough: 0.01 suits 200 draws.
         inputs: Where a Gaussian process is looked at, ``[m, p]``; ``None`` for the first 200 of its data.
-        generator: Source of randomness.
+        generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
     Raises:
         UnsupportedError: If the posterior has no draws of the weights or no precision operator.
@@ -160,10 +161,11 @@ def diagnose(
         >>> diagnose_samples(2 * draws.mT, torch.zeros(40, dtype=torch.float64), precision, directions=0).passed
         False
     """
-    options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
+    source = probes.generator_of(generator)
+    options: dict[str, Any] = {"directions": directions, "level": level, "generator": source}
     if isinstance(posterior, DrawsTargets):
         check_count("samples", samples, 2, usual=200)
-        targets = posterior.target_deviations(samples, inputs, generator=generator)
+        targets = posterior.target_deviations(samples, inputs, generator=source)
         return diagnose_samples(targets.drawn, torch.zeros_like(targets.drawn[0]), targets.precision, **options)
     if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
         raise UnsupportedError(
@@ -175,7 +177,7 @@ def diagnose(
     stored = getattr(posterior, "stored_draws", None)
     if stored is not None:
         samples = min(samples, stored)
-    draws = posterior.sample(samples, generator=generator)
+    draws = posterior.sample(samples, generator=source)
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
 
 
@@ -187,7 +189,7 @@ def diagnose_samples(
     *,
     directions: int | Mapping[str, Tensor] = 16,
     level: float = LEVEL,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | int | None = None,
 ) -> Diagnosis:
     """Whether draws of any sampler are independent and N(mean, Λ⁻¹); otherwise as ``diagnose``.
 
@@ -197,7 +199,7 @@ def diagnose_samples(
         precision: Λ, positive definite ``[d, d]``.
         directions: Random, stiff and sloppy directions, this many of each; or your own by name.
         level: Chance of calling right draws wrong, all tests together.
-        generator: Source of randomness, for the directions.
+        generator: Source of randomness for the directions, or the seed of one.
 
     Raises:
         ShapeError: If the shapes do not fit.
@@ -215,7 +217,7 @@ def diagnose_samples(
         raise NumericalError(
             "a positive definite precision", f"d² = {float(distances.min()):.3g}", "a larger prior precision"
         )
-    found = _families(precision, image, directions, generator)
+    found = _families(precision, image, directions, probes.generator_of(generator))
     size = precision.shape[0]
     checks = (statistics.radius(distances, size), statistics.mean(gram, size), statistics.pairs(gram, size))
     return Diagnosis(distances, size, sum((family.checks for family in found), checks), found, level)

@@ -151,12 +151,20 @@ class GPPosterior:
         return (self.system.trend(exact) @ beta + explained).to(new)
 
     @working("predict")
-    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
+    def predict(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
 
         Args:
             x: Inputs.
             joint: Whether to return the covariance between them too.
+            generator: Where the solver is not exact, the source of randomness of the functions from which variances
+                are read, or the seed of one; ``None`` reads those drawn once by the seed of the recipe.
 
         Returns:
             ``Regression`` with ``mean``, ``std`` and ``outputs``, the function without noise.
@@ -169,16 +177,24 @@ class GPPosterior:
             ``m`` rows of the kernel; by Cholesky's method ``n²`` multiplications for each, else an evaluation of the
             functions from which variances are read, which the first prediction draws.
         """
-        return self.likelihood.predictive(self.outputs(x, joint=joint))
+        return self.likelihood.predictive(self.outputs(x, joint=joint, generator=generator))
 
     @working("predict")
-    def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Outputs:
+    def outputs(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
         Args:
             x: Inputs.
             joint: Whether of all inputs together.
+            generator: See ``predict``.
         """
+        _ = probes.generator_of(generator)  # refuses what is none
         x = self.data.check(x)
         c = self.data.outputs
         shape = (len(x) * c,) * 2 if joint else (len(x), c, c)
@@ -188,7 +204,9 @@ class GPPosterior:
                 if joint:
                     return JointMoments(self.mean(x), self.joint_covariance(x))
                 return independent(self.mean(x), self._variance(x))
-            drawn = self.functions(x)
+            samples = self.settings.samples
+            functions = self.functions if generator is None else self.draw_functions(samples, generator=generator)
+            drawn = functions(x)
             mean = self.mean(x)
             return Draws(drawn) if joint else independent(mean, self._variance_of_draws(drawn, mean))
 
