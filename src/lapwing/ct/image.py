@@ -21,6 +21,7 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
@@ -141,6 +142,22 @@ class ImagePosterior(Capabilities):
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields, with no problem made; draws are drawn again, from their seed."""
         return fields_of(self) | {"latest_problem": Shared[Problem]()}
+
+    def to(self, device: torch.device | str) -> ImagePosterior:
+        """The posterior on another device, around a copy of its network there, with the draws where they were made.
+
+        Args:
+            device: Where to.
+
+        Raises:
+            MismatchError: If the network was written to since.
+            UnsupportedError: If the measurement is by functions of your own, which are where they are.
+        """
+        return self.moved_by(Mover(device))
+
+    def moved_by(self, mover: Mover) -> ImagePosterior:
+        """See ``to``."""
+        return replace(self, **{name: mover(value) for name, value in self.__getstate__().items()})
 
     def recorded_network(self) -> Network:
         """The network behind the image.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ct.geometry import check_real
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
+from lapwing.ground.moving import Mover
 from lapwing.linalg import Operator
 from lapwing.linalg.operators.base import on_columns
 
@@ -100,6 +101,20 @@ class FunctionMeasurement(ForwardOperator):
     adjoint: Product
     size: tuple[int, int]
     of: Tensor | None = None
+
+    def moved_by(self, mover: Mover) -> FunctionMeasurement:
+        """See ``Movable``.
+
+        Raises:
+            UnsupportedError: If it were to go elsewhere.
+        """
+        if self.like.device == mover.device:
+            return self
+        raise UnsupportedError(
+            f"a measurement that can go to {mover.device}, such as a Projector",
+            f"functions of your own for tensors on {self.like.device}",
+            "fitting again there, with functions for that device",
+        )
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -209,6 +224,10 @@ class Fourier(ForwardOperator):
     mask: Bool[Tensor, "height width"]
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+
+    def moved_by(self, mover: Mover) -> Fourier:
+        """See ``Movable``."""
+        return replace(self, mask=mover(self.mask), device=mover.device)
 
     def __post_init__(self) -> None:
         check_kind("mask", self.mask, (Tensor,), "a boolean tensor [height, width]")

@@ -16,6 +16,7 @@ from torch import Tensor
 from lapwing.ct.geometry import Geometry
 from lapwing.ct.operators import ForwardOperator
 from lapwing.ground.errors import check_bytes, check_kind
+from lapwing.ground.moving import Mover
 from lapwing.ground.shared import fields_of
 
 ENTRIES = 2**22
@@ -58,6 +59,10 @@ class Projector(ForwardOperator):
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; the matrix is built again."""
         return fields_of(self)
+
+    def moved_by(self, mover: Mover) -> Projector:
+        """See ``Movable``; the matrix is built again there."""
+        return replace(self, device=mover.device)
 
     @property
     def shape(self) -> tuple[int, int]:

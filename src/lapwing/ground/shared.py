@@ -56,6 +56,15 @@ class Shared(Generic[T]):
         value = self.known(*sources)
         return self.replaced(make(), *sources) if value is None else value
 
+    def moved_by(self, mover: Callable[[Any], Any]) -> Shared[T]:
+        """See ``ground.moving.Movable``: the value and what it was made from.
+
+        Args:
+            mover: Moves each.
+        """
+        value, made_from = self._made
+        return Shared(mover(value), *(mover(source) for source in made_from))
+
     def replaced(self, value: T, *sources: object) -> T:
         """Another value in place of the old one.
 

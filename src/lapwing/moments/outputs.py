@@ -44,13 +44,17 @@ class Normal(Shown, GaussianMarginals):
     covariance: Tensor
     factor: Tensor | None = None
 
-    @cached_property
+    @property
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output, ``[n, *event, c]``; negative rounding errors become 0.
 
         Raises:
             NumericalError: If one is negative beyond rounding, or NaN.
         """
+        return self._variance
+
+    @cached_property
+    def _variance(self) -> Float[Tensor, "*batch c"]:
         return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     def root(self) -> Float[Tensor, "*batch c r"]:

@@ -23,7 +23,6 @@ from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
-from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.modes import undisturbed
@@ -82,14 +81,6 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        state = fields_of(self)
-        for name, value in state.items():
-            if isinstance(value, Shared):
-                state[name] = Shared[Any]()
-        return state
 
     def recorded_network(self) -> Network:
         """The network, without which a file cannot be loaded."""

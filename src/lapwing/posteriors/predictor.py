@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
+from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -139,6 +141,38 @@ class NetworkPredictor(abc.ABC):
         """
         check_link(link, temperature)
         return replace(self, link=link, temperature=temperature)
+
+    def to(self: P, device: torch.device | str) -> P:
+        """The same posterior on another device, around a copy of its network there; the training data are read there.
+
+        Args:
+            device: Where to.
+
+        Raises:
+            MismatchError: If the network was written to since the fit.
+
+        Cost:
+            A copy of the network and of what the posterior holds; what was computed from it since is computed again.
+
+        Example:
+            >>> import torch, lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> lw.Laplace(lw.Categorical()).fit(model, (x, y)).to("cpu").predict(x[:4]).probs.device
+            device(type='cpu')
+        """
+        return self.moved_by(Mover(device))
+
+    def moved_by(self: P, mover: Mover) -> P:
+        """See ``to``."""
+        return replace(self, **{name: mover(value) for name, value in self.__getstate__().items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
+        state = fields_of(self)
+        for name, value in state.items():
+            if isinstance(value, Shared):
+                state[name] = Shared[Any]()
+        return state
 
     def shown_link(self) -> str:
         """The link as a ``repr`` shows it, where it plays a part."""

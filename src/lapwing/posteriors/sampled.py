@@ -66,7 +66,7 @@ class SampledPosterior(IterativePosterior):
     squares: Shared[Tensor] = field(default_factory=Shared[Tensor], kw_only=True, metadata=UNRECORDED)
 
     def __getstate__(self) -> dict[str, Any]:
-        """See ``Posterior.__getstate__``; the draws are not solved for again."""
+        """See ``NetworkPredictor.__getstate__``; the draws are not solved for again."""
         return super().__getstate__() | {"solved": self.solved, "squares": self.squares}
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
 from lapwing.ground.layout import Layout
+from lapwing.ground.moving import Mover
 from lapwing.linalg.operators.diagonal import Diagonal
 
 P = TypeVar("P", bound="Prior")
@@ -44,6 +45,10 @@ class Prior(abc.ABC):
     def __hash__(self) -> int:
         values = [getattr(self, each.name) for each in fields(self)]
         return hash((type(self).__name__, *(value for value in values if not isinstance(value, Tensor))))
+
+    def moved_by(self, mover: Mover) -> Prior:
+        """See ``Movable``: a prior stays on the CPU, and is asked for its precisions on any device."""
+        return self
 
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Group number of each weight, ``[d]`` on the CPU, and the number of groups; here one of all weights.
