@@ -121,7 +121,7 @@ MUTANTS = (
         "priors",
     ),
     m(
-        "priors/base.py:Isotropic.from_weight_decay",
+        "priors/isotropic.py:Isotropic.from_weight_decay",
         "return cls(weight_decay * n)",
         "return cls(weight_decay / n)",
         "priors",
