@@ -75,7 +75,7 @@ class TangentFeatures:
             beyond the result.
         """
         with torch.no_grad():
-            return joined([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
+            return joined_features([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
 
     def of_pass(self, forward: Pass) -> OutputFeatures:
         """The features of one chunk, whose forward pass is at hand."""
@@ -112,7 +112,7 @@ class TangentFeatures:
         return total
 
 
-def joined(parts: list[OutputFeatures]) -> OutputFeatures:
+def joined_features(parts: list[OutputFeatures]) -> OutputFeatures:
     """The features of chunks one after the other."""
     covariances = zip(*(part.covariances for part in parts), strict=True)
     return OutputFeatures(

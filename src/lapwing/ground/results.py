@@ -73,7 +73,7 @@ class Solution(Ended):
         return f"{residual} and predictions off by {100 * float(self.error.max()):.2g} % of their scale"
 
 
-def joined(parts: list[Solution]) -> Solution:
+def joined_solutions(parts: list[Solution]) -> Solution:
     """The solutions of consecutive blocks of columns as one."""
     worst = next((part for part in parts if not part.converged), parts[0])
     errors = [part.error for part in parts if part.error is not None]

@@ -146,7 +146,7 @@ class Data:
 
     def joined(self, rows: Any) -> Any:
         """Rows of all data from those of this process's part; what has no rows stays as it is."""
-        return distributed.joined(rows) if self.shared and isinstance(rows, Tensor) and rows.ndim else rows
+        return distributed.gathered_rows(rows) if self.shared and isinstance(rows, Tensor) and rows.ndim else rows
 
     @cached_property
     def span(self) -> tuple[int, int]:
