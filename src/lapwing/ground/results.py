@@ -151,7 +151,7 @@ class Shown:
         return f"{type(self).__name__}({', '.join(shown(*each) for each in found if each[1] is not None)})"
 
 
-def shown(name: str, value: object) -> str:
+def shown_field(name: str, value: object) -> str:
     """A field as it is printed.
 
     Example:

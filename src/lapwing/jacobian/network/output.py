@@ -80,7 +80,7 @@ def _only(returned: Any) -> Tensor:
     example = repr(keys[0]) if keys else "0"
     raise ShapeError(
         "a network that returns one tensor, or a mapping or an object with logits",
-        shown(returned),
+        shown_output(returned),
         f"output= to say which is the output the likelihood speaks of: a key or an index, such as output={example}, or "
         "a function of what it returns",
     )
@@ -98,7 +98,7 @@ def _part(returned: Any, output: str | int) -> Any:
         return getattr(returned, output)
     raise ConfigError(
         f"a network that returns something with output={output!r} in it",
-        shown(returned),
+        shown_output(returned),
         "no output=, for it is a tensor" if isinstance(returned, Tensor) else "output= with one that is there",
     )
 
@@ -117,7 +117,7 @@ def name_of(function: Callable[[Any], Tensor]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def shown(returned: Any) -> str:
+def shown_output(returned: Any) -> str:
     """What a network returned, with the shapes of its parts.
 
     Example:
