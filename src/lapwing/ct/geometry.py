@@ -103,8 +103,8 @@ class Geometry(abc.ABC):
             check_count("pixels", side)
         if self.detector is not None:
             check_count("detector", self.detector)
-        check_length("pixel_size", self.pixel_size)
-        check_length("bin_size", self.spacing)
+        check_positive_length("pixel_size", self.pixel_size)
+        check_positive_length("bin_size", self.spacing)
         if not abs(self.offset) <= LONGEST:
             raise ConfigError("a finite offset", f"{self.offset!r:.40}", "a length in the unit of your pixels")
         object.__setattr__(self, "angles", in_radians(self.angles))
@@ -228,7 +228,7 @@ class Geometry(abc.ABC):
         return self.radius
 
 
-def check_length(name: str, length: float) -> None:
+def check_positive_length(name: str, length: float) -> None:
     """Refuses what is no positive length, and what float32 could not hold with its squares and inverses.
 
     Raises:
