@@ -536,7 +536,7 @@ MUTANTS = (
         "gp/regression/test_posterior.py",
     ),
     m(
-        "gp/kernels/matrix.py:contracted",
+        "gp/kernels/matrix.py:weighted_gradient",
         "matrix.kernel.gradient(x[i], x[j], weight(i, j)) * (1 if i == j else 2)",
         "matrix.kernel.gradient(x[i], x[j], weight(i, j)) * 1",
         "gp/tuning/test_evidence.py",

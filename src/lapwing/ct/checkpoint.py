@@ -47,7 +47,7 @@ class FitState:
     step: int
 
 
-def reached(state: FitState, optimiser: torch.optim.Adam, step: int) -> FitState:
+def advanced(state: FitState, optimiser: torch.optim.Adam, step: int) -> FitState:
     """A fit with what its optimiser and parameters have come to.
 
     Args:

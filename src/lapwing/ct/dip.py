@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lapwing.ct.checkpoint import ARCHIVE, FitState, reached, resume
+from lapwing.ct.checkpoint import ARCHIVE, FitState, advanced, resume
 from lapwing.ct.observed import Measurement
 from lapwing.ct.unet import dropping
 from lapwing.ct.variation import total_variation
@@ -202,7 +202,7 @@ class DeepImagePrior:
                         state = replace(state, best=before, held_out=seen, at=step)
                 done = step - state.at >= self.patience
                 if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
-                    state = reached(state, optimiser, step + 1)
+                    state = advanced(state, optimiser, step + 1)
                     if file is not None:
                         file.write(state)
                 if done:

@@ -301,16 +301,16 @@ def check_rays(sinogram: Float[Tensor, "*shape"]) -> None:
     if len(bad):
         raise DataError(
             "a sinogram that is finite",
-            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {place(bad[0])}",
+            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {ray_in_words(bad[0])}",
             "geometry.select(index) and sinogram[index] without their angles, or their neighbours' mean in their place",
         )
 
 
-def place(index: Int[Tensor, " axes"]) -> str:
+def ray_in_words(index: Int[Tensor, " axes"]) -> str:
     """A ray of a sinogram in words.
 
     Example:
-        >>> place(torch.tensor([3, 0, 7]))
+        >>> ray_in_words(torch.tensor([3, 0, 7]))
         'angle 3, slice 0, bin 7'
     """
     names = {1: ("ray",), 2: ("angle", "bin")}.get(len(index), ("angle", "slice", "bin"))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ct.interval import Interval
-from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
+from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, pulled, pushed, single_chunk
 from lapwing.ct.record import network_of, scan_of, scan_record
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
@@ -360,7 +360,7 @@ class ImagePosterior(Capabilities):
 
     @cached_property
     def _image(self) -> Chunk:
-        return only(self.observed.image, self.samples)
+        return single_chunk(self.observed.image, self.samples)
 
 
 def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None = None) -> Prior:
@@ -393,7 +393,7 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         observed: The rays through the network's image.
         generator: Source of the noise ε, ``E (Jᵀε)² = diag(JᵀJ)``.
     """
-    image = only(observed.image, BLOCK)
+    image = single_chunk(observed.image, BLOCK)
     total = torch.zeros_like(observed.weights)
     with torch.no_grad():
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):

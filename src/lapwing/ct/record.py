@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ct.geometry import Geometry
-from lapwing.ct.observed import Observed, linear_image, only
+from lapwing.ct.observed import Observed, linear_image, single_chunk
 from lapwing.ct.projector import Projector
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
@@ -54,7 +54,7 @@ def network_of(observed: Observed) -> Network:
 def scan_record(observed: Observed, deviations: Float[Tensor, "s pixels"] | None, records: Records) -> Json:
     """The network's input and the scan; draws where they were made."""
     operator = observed.operator
-    z = only(observed.image, 1).inputs
+    z = single_chunk(observed.image, 1).inputs
     assert isinstance(operator, Projector)
     assert isinstance(z, Tensor)
     scan = ScanRecord(

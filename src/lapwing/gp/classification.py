@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.gp.kernels.base import Index, Kernel
-from lapwing.gp.kernels.matrix import KernelMatrix, check_room, contracted, cross
+from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, weighted_gradient
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
@@ -300,7 +300,7 @@ class LaplaceGPPosterior:
         rest = torch.einsum("ncd,ndme,mec->nm", b, sigma, b)
         rest.diagonal().sub_(b.diagonal(dim1=1, dim2=2).sum(1))
         weight = 0.5 * (alpha @ alpha.mT + rest) + 0.5 * (t @ alpha.mT + alpha @ t.mT)
-        return contracted(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
+        return weighted_gradient(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
 
     # ---- hyper-parameters -------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Norm(LayerKind):
         Raises:
             UnsupportedError: If that depends on the other examples.
         """
-        return normalised(func, given), len(given.get("normalized_shape", ()))
+        return normalised_input(func, given), len(given.get("normalized_shape", ()))
 
     @classmethod
     def kept(cls, layer: Layer, call: Call, g: Tensor, n: int) -> Tensor:
@@ -59,7 +59,7 @@ class Norm(LayerKind):
         return cost_of_rows(self.g, cotangents)
 
 
-def normalised(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
+def normalised_input(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
     """What a norm makes of its input before weight and bias.
 
     Raises:

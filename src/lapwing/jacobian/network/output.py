@@ -62,7 +62,7 @@ def output_of(returned: Any, output: Output = None) -> Tensor:
     part = output(returned) if callable(output) else _part(returned, output)
     if not isinstance(part, Tensor):
         raise ShapeError(
-            f"output={_named(output)} to give one tensor of what the network returns, {shown(returned)}",
+            f"output={_named(output)} to give one tensor of what the network returns, {shown_output(returned)}",
             describe(part),
             "a function that takes it apart further: output=lambda returned: ...",
         )
@@ -122,7 +122,7 @@ def shown_output(returned: Any) -> str:
 
     Example:
         >>> import torch
-        >>> shown((torch.zeros(5, 4), torch.zeros(5, 3)))
+        >>> shown_output((torch.zeros(5, 4), torch.zeros(5, 3)))
         'a tuple of 2: [5, 4], [5, 3]'
     """
     if isinstance(returned, Mapping):

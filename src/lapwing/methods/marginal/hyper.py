@@ -47,7 +47,7 @@ class LearnedHyperparameters(nn.Module):
         >>> from lapwing.likelihoods import Gaussian
         >>> from lapwing.priors import Isotropic
         >>> layout = Layout(("w",), ((3,),))
-        >>> hyper = Hyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))
+        >>> hyper = LearnedHyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))
         >>> hyper.log_noise.data += 1.0
         >>> hyper.prior, round(hyper.likelihood.precision, 3)
         (Isotropic(precision=2.0), 10.873)

@@ -123,10 +123,10 @@ def cut(module: GraphModule, columns: int) -> Split:
             copies[node] = second.node_copy(node, copies.__getitem__)
     (output,) = second.find_nodes(op="output")
     groups = range(len(output.args[0]))
-    return Split(_module(module, first), tuple(_module(module, only(second, group)) for group in groups))
+    return Split(_module(module, first), tuple(_module(module, only_group(second, group)) for group in groups))
 
 
-def only(graph: Graph, group: int) -> Graph:
+def only_group(graph: Graph, group: int) -> Graph:
     """The graph that returns one group of the results, and does no more than they need."""
     own = Graph()
     results: Any = own.graph_copy(graph, {})
