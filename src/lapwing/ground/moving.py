@@ -70,7 +70,8 @@ class Mover:
             return {key: self(part) for key, part in value.items()}
         if not is_dataclass(value):
             return value
-        fields = fields_of(value)
+        result: Any = value
+        fields = fields_of(result)
         there = {name: self(part) for name, part in fields.items()}
         changed = {name: part for name, part in there.items() if part is not fields[name]}
-        return replace(value, **changed) if changed else value
+        return replace(result, **changed) if changed else value

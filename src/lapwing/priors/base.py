@@ -163,6 +163,7 @@ class Prior(abc.ABC):
             ShapeError: If there are not ``d`` weights.
 
         Example:
+            >>> from lapwing.priors import Isotropic
             >>> Isotropic(2 * math.pi).log_density(torch.zeros(3), Layout(("w",), ((3,),)))
             tensor(0.)
         """
