@@ -13,9 +13,9 @@ from lapwing.ground.errors import TooLargeError
 from lapwing.structures.nystrom.landmarks import (
     LandmarkRows,
     Landmarks,
-    candidates,
     drawn_landmarks,
     gram_block,
+    landmark_candidates,
     leverage,
 )
 from lapwing.structures.nystrom.reservoir import Reservoir, fill
@@ -119,4 +119,4 @@ def test_pivots_end_where_the_kernel_is_exhausted() -> None:
 
 
 def test_candidates_are_more_where_they_are_chosen_from() -> None:
-    assert [candidates(kind, 5) for kind in ("uniform", "leverage", "pivoted")] == [5, 20, 20]
+    assert [landmark_candidates(kind, 5) for kind in ("uniform", "leverage", "pivoted")] == [5, 20, 20]

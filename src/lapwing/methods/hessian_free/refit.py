@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from lapwing.ground.errors import NumericalError
 from lapwing.ground.layout import summed
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
+from lapwing.ground.shared import fields_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.copies import Copies
@@ -88,7 +89,7 @@ class Refit:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
 
     @property
     def network(self) -> Network:
@@ -153,7 +154,7 @@ class Refit:
             share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
-            along = self._slope(fits, each) if fits.in_sample else None
+            along = fits.slope_on(self.copies, each)
             slope = wide(self.copies.gradients(weights, each, along=along))
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
@@ -162,13 +163,7 @@ class Refit:
 
     def reward(self, fits: Regulariser) -> Float[Tensor, "f d"]:
         """``∇r`` of each fit at the trained weights, float64."""
-        weights = self.network.weights.expand(len(fits), -1)
-        total = fits.pull(self.copies, weights)
-        if fits.in_sample:
-            for batch in self.model.data:
-                total += wide(self.copies.pull(weights, batch.inputs, self._slope(fits, batch)))
-            self.model.data.added(total)
-        return total
+        return fits.gradient(self.copies)
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
         """Canonical outputs of each fit, float64."""
@@ -187,7 +182,3 @@ class Refit:
     def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
         """The gradient of a batch's losses at the trained weights."""
         return wide(self.copies.gradients(self.network.weights[None], batch)[0])
-
-    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
-        """``∂r / ∂f`` at the outputs for a batch."""
-        return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])
