@@ -97,7 +97,7 @@ class Propagation:
         alone = head.by_position(places)
         c = head.g.shape[3]
         itemsize = self.precisions[0].operator.dtype.itemsize
-        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + self.extra)))
+        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + max(0, self.extra))))
         one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
@@ -183,8 +183,11 @@ class Propagation:
 
     @property
     def extra(self) -> int:
-        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
-        return 0 if self.by_layers else 2 * self.model.network.layout.size
+        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened.
+
+        By layers fewer than elsewhere: what is written down is that of a few examples at a time.
+        """
+        return -self.model.survey.written if self.by_layers else 2 * self.model.network.layout.size
 
 
 @final

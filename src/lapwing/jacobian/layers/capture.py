@@ -116,6 +116,7 @@ class Survey:
         floats: Numbers one example occupies: for each cotangent, and beside them.
         way: How the Jacobian of those is made.
         head: Whether the outputs are those of the one layer there is, position by position.
+        matrix: Numbers of the largest Jacobian that is written down of a weight, for each cotangent.
     """
 
     layers: tuple[Layer, ...]
@@ -124,9 +125,18 @@ class Survey:
     floats: tuple[int, int]
     way: Way = "at once"
     head: bool = False
+    matrix: int = 0
+
+    @property
+    def written(self) -> int:
+        """Numbers a cotangent takes where the Jacobian of a layer is written down, beside what it is made from."""
+        return 2 * self.matrix
 
     def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
-        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""
+        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them.
+
+        With ``extra=-written`` the same where no Jacobian of a layer is written down.
+        """
         each, beside = self.floats
         return max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
 

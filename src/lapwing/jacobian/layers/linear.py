@@ -35,6 +35,9 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
 
+STREAMED = 16
+"""Multiplications that take the time of writing an entry of an explicit row and of reading it again."""
+
 
 @dataclass(frozen=True, eq=False)
 class OuterProducts(LayerKind):
@@ -203,27 +206,64 @@ class OuterProducts(LayerKind):
 
     def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
         """``J diag(variance) Jᵀ``; at one position without rows."""
-        scale = self.matrix(variance)
         if self.positions > 1:
-            root = self.matrices.mul_(scale.sqrt()).flatten(2)
-            return root @ root.mT
+            return self.covariances(variance[None])[0]
+        scale = self.matrix(variance)
         g = self.g.squeeze(-1)
         a = self.columns.squeeze(-1)
         root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
         return root @ root.mT
 
     def covariances(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
-        """See ``Factor``; of several positions the rows of a few examples at a time."""
+        """See ``Factor``; of several positions by their pairs or by rows, whichever takes fewer multiplications."""
         if self.positions > 1:
-            n, k = self.g.shape[:2]
-            size = max(1, NUMBERS // (k * variances.shape[1]))
-            pieces = [self.taken(slice(start, start + size)) for start in range(0, n, size)]
-            return torch.cat([super(OuterProducts, piece).covariances(variances) for piece in pieces], dim=1)
+            return self._by_pieces(variances)
         if len(variances) == 1:
             return self.covariance(variances[0])[None]
         scale = torch.stack([self.matrix(variance) for variance in variances])
         spread = torch.einsum("npi,mpoi->nmpo", self.columns.squeeze(-1).square(), scale)
         return contracted(self.g.squeeze(-1).flatten(2), spread.flatten(2))
+
+    def _by_pieces(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
+        """A few examples at a time, so that what is made of them stays in a processor's cache."""
+        n, k, p, o, t = self.g.shape
+        scale = torch.stack([self.matrix(variance) for variance in variances])
+        m, _, _, i = scale.shape
+        pairs = t * (t + 1) // 2
+        by_pairs = pairs_cost(m, k, o, i, t) < rows_cost(m, k, o, i, t)
+        each = p * pairs * (i + m * o) if by_pairs else k * p * o * i
+        size = max(1, NUMBERS // each)
+        found: list[Tensor] = []
+        for start in range(0, n, size):
+            piece = self.taken(slice(start, start + size))
+            if by_pairs:
+                found.append(piece._from_pairs(scale))
+            elif m == 1:
+                root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
+                found.append((root @ root.mT)[None])
+            else:
+                found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
+        return torch.cat(found, dim=1)
+
+    def _from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
+        """``J diag(v) Jᵀ`` without rows: ``sum_ts g_t ⊙ H_ts ⊙ g_s`` over outputs, ``H_ts = sum_i v_i a_ti a_si``.
+
+        Args:
+            scale: v, as the matrices of the weights.
+        """
+        n, k, p, o, t = self.g.shape
+        m = len(scale)
+        one, other = torch.triu_indices(t, t, device=self.g.device)
+        place = torch.empty(t, t, dtype=torch.long, device=self.g.device)
+        place[one, other] = place[other, one] = torch.arange(len(one), device=self.g.device)
+        a = self.columns.permute(1, 2, 0, 3)
+        products = (a[..., one] * a[..., other]).flatten(2)
+        weighed = scale.transpose(0, 1).flatten(1, 2) @ products
+        h = weighed.view(p, m, o, n, -1).permute(1, 3, 0, 2, 4)[..., place]
+        g = self.g.permute(0, 2, 3, 1, 4)
+        moved = (g @ h).transpose(-3, -2).transpose(-4, -3).flatten(3)
+        covariance = moved @ self.g.flatten(2).mT
+        return (covariance + covariance.mT) / 2
 
     def gram(self, other: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """See ``Factor``; at one position with one variance ``v Σ_p ⟨a, a'⟩ ⟨g, g'⟩``, without rows."""
@@ -248,6 +288,18 @@ class OuterProducts(LayerKind):
         if self.weight is not None and self.bias is not None:
             a = a[:, :, :-1]
         return Linear(self.weight, self.bias, a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a)
+
+
+def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
+    """Multiplications of a covariance of one example by pairs of t positions, of a layer of o outputs and i inputs."""
+    pairs = t * (t + 1) // 2
+    return pairs * i + variances * (pairs * o * i + o * k * t * (t + k))
+
+
+def rows_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
+    """The same by explicit rows, which are made, and multiplied with each other."""
+    products = k * k if variances == 1 else variances * k * (k + 1)
+    return o * i * (k * t + products + STREAMED * k)
 
 
 @final
