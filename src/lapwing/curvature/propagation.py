@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import TypeVar, final
 
 import torch
@@ -26,6 +26,7 @@ from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound=Factor)
 
@@ -212,7 +213,7 @@ class LayerPrecision:
         """``J Λ⁻¹ Jᵀ`` of the layer, for each precision."""
         first = self.blocks[0]
         if all(same_basis(block, first) for block in self.blocks):
-            return rotated_by(first, factor).covariances(self._in_order(factor))
+            return self._rotated(factor).covariances(self._in_order(factor))
         each: list[Tensor] = []
         for block, variance in zip(self.blocks, self.variances, strict=True):
             each.append(rotated_by(block, factor).covariance(variance))
@@ -221,7 +222,20 @@ class LayerPrecision:
     def between(self, left: Factor, right: Factor) -> Float[Tensor, "m m2"]:
         """``J Λ⁻¹ Jᵀ`` of the layer between two chunks, for the first precision."""
         variance = self._in_order(left)[0]
-        return row_products(*left.narrowed(right, variance), rotate=partial(rotated_by, self.blocks[0]))
+        return row_products(*left.narrowed(right, variance), rotate=self._rotated)
+
+    def _rotated(self, factor: Factor) -> Factor:
+        """The factor in the eigenbasis of the first block."""
+        if isinstance(self.blocks[0], Kronecker):
+            return factor.rotated(*self._bases)
+        return rotated_by(self.blocks[0], factor)
+
+    @cached_property
+    def _bases(self) -> tuple[Eigenbasis, Eigenbasis]:
+        """Those of the Kronecker product that the first block is, in the type of the variances: cast once."""
+        assert isinstance(self.blocks[0], Kronecker)
+        left, right = self.blocks[0].bases
+        return cast_to(left, self.variances), cast_to(right, self.variances)
 
     def _in_order(self, factor: Factor) -> Float[Tensor, "m w"]:
         """The variances in the order of the columns of the rotated factor."""
@@ -230,11 +244,14 @@ class LayerPrecision:
 
 def rotated_by(block: Structured, factor: Factor) -> Factor:
     """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
-    if isinstance(block, Kronecker):
-        return factor.rotated(*block.bases)
     if isinstance(block, Dense):
         return Explicit(factor.weight, factor.bias, block.eigenbasis.into(factor.rows().mT).mT)
     return factor
+
+
+def cast_to(basis: Eigenbasis, like: Tensor) -> Eigenbasis:
+    """A basis whose vectors have the type of some tensor."""
+    return replace(basis, vectors=basis.vectors.to(like))
 
 
 def same_basis(block: Structured, other: Structured) -> bool:

@@ -191,16 +191,15 @@ class OuterProducts(LayerKind):
         """See ``Factor``; what is smaller is turned: the positions, or the matrices they add up to."""
         _, k, _, o, t = self.g.shape
         if t == 1 or t <= k * o:
-            return Linear(self.names[0], None, left.into(self.g), self.rotated_inputs(right))
+            return Linear(self.names[0], None, turned(left, self.g), self.rotated_inputs(right))
         few = max(1, NUMBERS // (self.width * t))
         matrices = [self.taken(slice(start, start + few)).matrices for start in range(0, len(self.g), few)]
-        turned = right.into(left.into(torch.cat(matrices)).mT).mT
-        return Explicit(self.weight, self.bias, turned.flatten(2))
+        half = turned(left, torch.cat(matrices))
+        return Explicit(self.weight, self.bias, turned(right, half.mT).mT.flatten(2))
 
     def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """The columns in the eigenbasis of A."""
-        columns = self.columns.movedim(0, 2)
-        return right.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
+        return turned(right, self.columns.unsqueeze(1)).squeeze(1)
 
     # covariances of outputs
 
@@ -251,7 +250,7 @@ class OuterProducts(LayerKind):
         Args:
             scale: v, as the matrices of the weights.
         """
-        n, k, p, o, t = self.g.shape
+        n, _, p, o, t = self.g.shape
         m = len(scale)
         one, other = torch.triu_indices(t, t, device=self.g.device)
         place = torch.empty(t, t, dtype=torch.long, device=self.g.device)
@@ -259,10 +258,9 @@ class OuterProducts(LayerKind):
         a = self.columns.permute(1, 2, 0, 3)
         products = (a[..., one] * a[..., other]).flatten(2)
         weighed = scale.transpose(0, 1).flatten(1, 2) @ products
-        h = weighed.view(p, m, o, n, -1).permute(1, 3, 0, 2, 4)[..., place]
-        g = self.g.permute(0, 2, 3, 1, 4)
-        moved = (g @ h).transpose(-3, -2).transpose(-4, -3).flatten(3)
-        covariance = moved @ self.g.flatten(2).mT
+        h = weighed.view(p, m, o, n, -1).transpose(0, 1)[..., place]
+        moved = self.g.permute(2, 3, 0, 1, 4) @ h
+        covariance = moved.permute(0, 3, 4, 1, 2, 5).flatten(3) @ self.g.flatten(2).mT
         return (covariance + covariance.mT) / 2
 
     def gram(self, other: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -288,6 +286,15 @@ class OuterProducts(LayerKind):
         if self.weight is not None and self.bias is not None:
             a = a[:, :, :-1]
         return Linear(self.weight, self.bias, a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a)
+
+
+def turned(basis: Eigenbasis, x: Float[Tensor, "n k p m t"]) -> Float[Tensor, "n k p w t"]:
+    """Columns in an eigenbasis, as one product for each group: its vectors are not copied for every example."""
+    n, k, p, _, t = x.shape
+    columns = x.permute(2, 3, 0, 1, 4).flatten(2)
+    single = p == 1 and basis.vectors.ndim == 2
+    found = basis.into(columns[0])[None] if single else basis.into(columns)
+    return found.unflatten(2, (n, k, t)).permute(2, 3, 0, 1, 4)
 
 
 def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
