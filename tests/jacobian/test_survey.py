@@ -25,6 +25,7 @@ KINDS = {
     "layer_norm": "Linear Norm Norm Linear",
     "transformer_batch_first": "Embedding Linear Linear Norm Linear Linear Norm Linear",
     "called_twice": "Convolution Linear Norm Linear",
+    "merged_rows": "MatrixProduct MatrixProduct MatrixProduct",
     "frozen_backbone": "Linear Linear",
     "tagger": "Embedding Linear Linear",
 }

@@ -316,6 +316,11 @@ class LayerKind(Factor):
         """
 
     @classmethod
+    def parameters(cls, given: dict[str, Any]) -> tuple[object, object]:
+        """What are weight and bias among the arguments of its function, by name; ``None`` where there is none."""
+        return given.get("weight"), given.get("bias")
+
+    @classmethod
     def kept(cls, layer: Layer, call: Call, g: Tensor, n: int) -> Tensor:
         """What is kept of a gradient at the output of one use, for n examples: here all of it."""
         return g

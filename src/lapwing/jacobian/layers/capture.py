@@ -24,6 +24,7 @@ from lapwing.jacobian.layers.base import Call, Layer, LayerKind
 from lapwing.jacobian.layers.convolution import Convolution
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
+from lapwing.jacobian.layers.matrix_product import MatrixProduct
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
@@ -38,6 +39,7 @@ MOVES = (
 
 LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
     F.linear: Linear,
+    **dict.fromkeys((torch.addmm, torch.mm, Tensor.addmm, Tensor.mm), MatrixProduct),
     F.embedding: Embedding,
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Convolution),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), TransposedConvolution),
@@ -83,10 +85,10 @@ class Capture(TorchFunctionMode):
         return output
 
     def _record(self, func: Callable[..., Any], given: dict[str, Any], output: Tensor) -> None:
-        weight, bias = (self._names.get(id(given.get(key))) for key in ("weight", "bias"))
+        kind = LAYERS[func]
+        weight, bias = (self._names.get(id(each)) for each in kind.parameters(given))
         if (weight is None and bias is None) or not output.requires_grad:
             return
-        kind = LAYERS[func]
         input, options = kind.seen(func, given)
         edge = get_gradient_edge(output)
         self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
