@@ -50,6 +50,8 @@ class KroneckerSum:
 
     floats = 0
     at_once = 1
+    by_factors = True
+    """Whether the Jacobian of a layer with several positions is not written down."""
 
     def __init__(
         self,
