@@ -36,10 +36,11 @@ def test_few_positions_are_paired_and_many_are_not() -> None:
 
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("t", [6, 17])
 def test_columns_turned_group_by_group_are_those_turned_one_by_one(
-    generator: torch.Generator, groups: int, rank: int | None
+    generator: torch.Generator, groups: int, rank: int | None, t: int
 ) -> None:
-    x = torch.randn(3, 4, groups, 5, 6, generator=generator, dtype=torch.float64)
+    x = torch.randn(3, 4, groups, 5, t, generator=generator, dtype=torch.float64)
     root = torch.randn(groups, 5, 5, generator=generator, dtype=torch.float64)
     basis = decompose(root @ root.mT)
     if rank is not None:

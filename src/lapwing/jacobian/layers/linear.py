@@ -35,6 +35,9 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
 
+MANY_POSITIONS = 16
+"""Positions from which a matrix product of one example alone is as fast as that of many."""
+
 STREAMED = 16
 """Multiplications that take the time of writing an entry of an explicit row and of reading it again."""
 
@@ -289,8 +292,14 @@ class OuterProducts(LayerKind):
 
 
 def turned(basis: Eigenbasis, x: Float[Tensor, "n k p m t"]) -> Float[Tensor, "n k p w t"]:
-    """Columns in an eigenbasis, as one product for each group: its vectors are not copied for every example."""
+    """Columns in an eigenbasis: its vectors are not copied for every example, nor the columns where it can be helped.
+
+    One product for each group; or, of many positions that lie side by side, one for each example.
+    """
     n, k, p, _, t = x.shape
+    if p == 1 and t >= MANY_POSITIONS and x.stride(-1) == 1 and basis.vectors.ndim > 1:
+        vectors = basis.vectors.view(1, *basis.vectors.shape[-2:])
+        return replace(basis, vectors=vectors).into(x)
     columns = x.permute(2, 3, 0, 1, 4).flatten(2)
     single = p == 1 and basis.vectors.ndim == 2
     found = basis.into(columns[0])[None] if single else basis.into(columns)
