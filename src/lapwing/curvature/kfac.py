@@ -86,7 +86,7 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing)
             if gradients is None:
-                rows = part.rows().flatten(0, 1).double()
+                rows = part.rows().flatten(0, 1)
                 self._exact.setdefault(part.names, MomentSum()).add(RowMoment(rows, EXACT))
                 continue
             self._gradients.setdefault(part.names, MomentSum(self._rank)).add(gradients)

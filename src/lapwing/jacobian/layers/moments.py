@@ -6,6 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -70,7 +71,7 @@ class RowMoment(Moment):
     """The second moment ``sum J_nkᵀ J_nk`` of explicit rows; beyond so many weights its diagonal alone.
 
     Args:
-        rows: Of every example and cotangent, float64.
+        rows: Of every example and cotangent.
         most: Weights that are kept together.
         count: See ``Moment``.
     """
@@ -87,13 +88,19 @@ class RowMoment(Moment):
 
     def columns(self) -> Float[Tensor, "d m"]:
         """See ``Moment``."""
-        return self.rows.mT
+        return self.rows.double().mT
 
     def total(self) -> Float[Tensor, "..."]:
         """See ``Moment``."""
-        if self.rows.shape[1] > self.most:
-            return self.rows.square().sum(0)
-        return self.rows.mT @ self.rows
+        d = self.rows.shape[1]
+        if d <= self.most:
+            rows = self.rows.double()
+            return rows.mT @ rows
+        total = self.rows.new_zeros(d, dtype=torch.float64)
+        for row in self.rows:  # one at a time: those of an embedding are large
+            wide = row.double()
+            total.addcmul_(wide, wide)
+        return total
 
 
 def is_few(groups: int, rows: int, columns: int) -> bool:
