@@ -24,7 +24,7 @@ def test_pairs_of_positions_have_the_covariance_of_rows(generator: torch.Generat
     rows = factor.rows()
     expected = torch.einsum("nkd,md,nld->mnkl", rows, variances, rows)
     scale = torch.stack([factor.matrix(variance) for variance in variances])
-    torch.testing.assert_close(factor._from_pairs(scale), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(factor.from_pairs(scale), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(factor.covariances(variances), expected, rtol=1e-12, atol=1e-12)
 
 

@@ -239,7 +239,7 @@ class OuterProducts(LayerKind):
         for start in range(0, n, size):
             piece = self.taken(slice(start, start + size))
             if by_pairs:
-                found.append(piece._from_pairs(scale))
+                found.append(piece.from_pairs(scale))
             elif m == 1:
                 root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
                 found.append((root @ root.mT)[None])
@@ -247,7 +247,7 @@ class OuterProducts(LayerKind):
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
         return torch.cat(found, dim=1)
 
-    def _from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
+    def from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
         """``J diag(v) Jᵀ`` without rows: ``sum_ts g_t ⊙ H_ts ⊙ g_s`` over outputs, ``H_ts = sum_i v_i a_ti a_si``.
 
         Args:
