@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loads: idle threads must not spin
@@ -9,6 +10,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch loa
 import torch
 
 import tests.checker
+
+gc.disable()  # until all modules are loaded: a million objects that stay
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays, and no collection of garbage looks through it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup() -> None:
