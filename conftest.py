@@ -11,6 +11,8 @@ import torch
 
 import tests.checker
 
+CUDA = torch.cuda.is_available()
+
 gc.disable()  # until all modules are loaded: a million objects that stay
 
 
@@ -23,4 +25,6 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup() -> None:
     """Before each test and doctest."""
     tests.checker.begin()
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed notes the whole stack where there is no CUDA
+    if CUDA:
+        torch.cuda.manual_seed_all(0)

@@ -66,7 +66,7 @@ def test_the_scale_from_noise_comes_closer_with_more_of_it(name: str) -> None:
         seen = diagonal > 1e-6 * diagonal.max()
         return float((scale_of(posterior)[seen] / diagonal[seen] - 1).square().mean().sqrt())
 
-    few, many = off(16), off(1600)
+    few, many = off(16), off(400)
     assert 0.02 < few < 0.8 and few / 20 < many < few / 3
 
 

@@ -131,11 +131,11 @@ def test_columns_and_examples_are_cut_to_the_budget() -> None:
     model, x = Branching().double(), torch.randn(12, 2, dtype=torch.float64)
     y = model(x).argmax(-1).detach()
     given = naive.surveyed(Network.of(model), lw.Categorical(), x, y)
-    whole = hessian_product(given).dense()
+    whole = hessian_product(given, "traced").dense()
     example = 8 * sum(given.survey.floats)
     for room in (5, 24):
         examples.clear()
-        found = hessian_product(given, budget=room * example).dense()
+        found = hessian_product(given, "traced", budget=room * example).dense()
         attempt, *mapped = [n for n in examples if n > 3]  # at recording, then columns
         size = max(mapped)
         assert attempt == size <= room
