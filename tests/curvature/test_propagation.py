@@ -24,6 +24,7 @@ from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
+from tests.pairwise import in_turn
 
 STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -56,8 +57,10 @@ def blocks(case: Known, joint: Tensor) -> Tensor:
     return own.view(*case.outputs.shape, c)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    [*in_turn(CASES, ("diagonal", "dense")), *in_turn(CASES, ("kfac", "kfac-separate"), whole=("mlp", "tagger"))],
+)
 def test_moments_of_each_position_and_of_all_together(name: str, structure: str) -> None:
     case = known(name)
     given = carried(case, structure)

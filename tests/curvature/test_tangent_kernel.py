@@ -23,6 +23,7 @@ from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import Known, known, surveyed
 from tests.curvature.unchanged import unchanged
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, normal, problem
 
 
@@ -58,8 +59,7 @@ def test_rows_of_one_chunk_know_how_many_they_are() -> None:
     assert one.gram(rows, few, variance).shape == (4 * 3 * 2, 8)
 
 
-@pytest.mark.parametrize("prior", ["one", "layerwise", "each"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "prior"), in_turn(CASES, ("one", "layerwise", "each"), whole=("lenet", "tagger")))
 def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: str) -> None:
     case, variance = known(name), variances(known(name))[prior]
     cotangents = training_cotangents(case)
@@ -132,7 +132,7 @@ def test_each_choice_of_a_posterior_as_alone(structure: str, prior: Any) -> None
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], prior=prior))
     choices = [
-        posterior.with_choices(prior.with_precisions(posterior.prior_precisions * factor), lw.Gaussian(noise))
+        posterior.with_hyperparameters(prior.with_precisions(posterior.prior_precisions * factor), lw.Gaussian(noise))
         for factor, noise in ((1e-4, 2.5), (1.0, 0.3), (1e3, 11.0))
     ]
     for choice, outputs in zip(choices, posterior.outputs_each(case.new, choices), strict=True):

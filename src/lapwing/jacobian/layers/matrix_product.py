@@ -48,7 +48,7 @@ class MatrixProduct(OuterProducts):
         return weight, bias
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:
         """See ``LayerKind``."""
         rows = given["mat1"] if "mat1" in given else given["input"]
         return rows.detach(), None

@@ -15,13 +15,16 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.layout import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
-from lapwing.jacobian.products.autodiff import Reverse, derivative, forward_mode
+from lapwing.jacobian.products.autodiff_jacobian import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.cache import Cache
 from lapwing.jacobian.products.strategy import Strategy
 from lapwing.jacobian.products.tracing.split import Groups
 from lapwing.jacobian.products.tracing.tracer import Arguments, Tracer
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import FunctionOperator
+
+SMALL = 4096
+"""Weights up to which columns go through the network together and are not recorded, which takes time of its own."""
 
 PLAIN = "cannot differentiate forward (%s): differentiating the gradient for every column"
 """What is said once a network, whose gradient is not differentiated forward again."""
@@ -30,15 +33,17 @@ Product: TypeAlias = Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
 """From a block of columns to a chunk's part of the product."""
 
 
-def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int = BUDGET) -> FunctionOperator:
+def hessian_product(model: Model, strategy: Strategy | None = None, *, budget: int = BUDGET) -> FunctionOperator:
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
-    It is symmetric, and indefinite away from a minimum: not a precision by itself. Recorded and split as in
-    ``Linearisation`` where that is possible; what does not depend on the columns is kept from product to product.
+    It is symmetric, and indefinite away from a minimum: not a precision by itself. Of more than ``SMALL`` weights it is
+    recorded and split as in ``Linearisation`` where that is possible; what does not depend on the columns is kept from
+    product to product.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
-        strategy: ``"autodiff"`` to differentiate for every column; ``"traced"`` records where possible.
+        strategy: ``"autodiff"`` to differentiate for every column; ``"traced"`` records where possible; ``None`` for
+            the one that suits the number of weights.
         budget: Bytes that the examples and columns in work together may take.
 
     Raises:
@@ -49,10 +54,12 @@ def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int 
         forward mode, a gradient of the gradient.
     """
     network = model.network
+    if strategy is None:
+        strategy = "autodiff" if network.size <= SMALL else "traced"
     cache = Cache[Product]()
     examples = max(1, budget // model.survey.bytes(1, network.like.itemsize))
     autodiff = partial(pearlmutter, model, examples)
-    second_derivative = by_adjoints if network.padded else by_forward_mode
+    second_derivative = hessian_by_adjoints if network.padded else hessian_by_forward_mode
     tracer = Tracer(model, (second_derivative,))
     prepare = autodiff if strategy == "autodiff" else partial(traced, tracer, autodiff)
 
@@ -78,13 +85,13 @@ def traced(
     return product, prepared.bytes
 
 
-def by_forward_mode(given: Arguments) -> Groups:
+def hessian_by_forward_mode(given: Arguments) -> Groups:
     """``∇²L v``, forward over reverse (Pearlmutter 1994)."""
     moved = jvp(_gradient(given), (given.params,), (given.change,))[1]
     return (given.in_order(moved),)
 
 
-def by_adjoints(given: Arguments) -> Groups:
+def hessian_by_adjoints(given: Arguments) -> Groups:
     """``∇²L v``, reverse over reverse: for what has a wrong forward mode."""
     pull = vjp(_gradient(given), given.params)[1]
     (pulled,) = pull(given.change)

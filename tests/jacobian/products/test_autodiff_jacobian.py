@@ -14,8 +14,8 @@ import lapwing as lw
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products import autodiff
-from lapwing.jacobian.products.autodiff import Columnwise, Reverse
+from lapwing.jacobian.products import autodiff_jacobian
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise, Reverse
 from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from tests.curvature.naive import surveyed
@@ -95,7 +95,7 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
         columns, weights = Columnwise(given, X), network.weights + 0.1 * directions.mT
         with unchanged(model):
             products = [columns.push(directions), columns.pull(moved)]
-            products += [hessian_product(given) @ directions, hessian_product(given, "autodiff") @ directions]
+            products += [hessian_product(given, way) @ directions for way in ("traced", "autodiff")]
             copies = Copies(given)
             found.append([*products, copies.outputs(weights, X), copies.gradients(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):
@@ -145,7 +145,7 @@ def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.M
     products = Columnwise(surveyed(Network.of(torch.nn.Linear(2, 1)), lw.Gaussian(), x), x)
     block = torch.ones(3, 1)
     whole = products.push(block)
-    monkeypatch.setattr(autodiff, "vmap", exhausted)
+    monkeypatch.setattr(autodiff_jacobian, "vmap", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
         products.push(block)
     assert whole.flatten().tolist() == [3.0, 3.0, 3.0]
