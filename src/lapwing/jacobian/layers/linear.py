@@ -229,7 +229,7 @@ class OuterProducts(LayerKind):
     def _by_pieces(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
         """A few examples at a time, so that what is made of them stays in a processor's cache."""
         n, k, p, o, t = self.g.shape
-        scale = torch.stack([self.matrix(variance) for variance in variances])
+        scale = self.weight_arrays(variances)
         m, _, _, i = scale.shape
         pairs = t * (t + 1) // 2
         by_pairs = pairs_cost(m, k, o, i, t) < rows_cost(m, k, o, i, t)
@@ -246,6 +246,10 @@ class OuterProducts(LayerKind):
             else:
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
         return torch.cat(found, dim=1)
+
+    def weight_arrays(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m p o i"]:
+        """Variances as the matrices of the weights; see ``matrix``."""
+        return torch.stack([self.matrix(variance) for variance in variances])
 
     def from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
         """``J diag(v) Jᵀ`` without rows: ``sum_ts g_t ⊙ H_ts ⊙ g_s`` over outputs, ``H_ts = sum_i v_i a_ti a_si``.
@@ -360,6 +364,12 @@ class Linear(OuterProducts):
             return self.a
         n, p, _, t = self.a.shape
         return torch.cat([self.a, self.a.new_ones(()).expand(n, p, ones, t)], dim=2)
+
+    def weight_arrays(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m p o i"]:
+        """See ``OuterProducts``; without a copy where there is a weight alone, as in an eigenbasis."""
+        if len(self.names) > 1:
+            return super().weight_arrays(variances)
+        return variances.view(len(variances), *self.g.shape[2:4], -1)
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V = sum_t g_tᵀ (V a_t)``, from what ``for_products`` made."""
