@@ -97,8 +97,9 @@ class Mixup:
         ConfigError: If the share is not between a half and one, or the seconds are no budget.
 
     Cost:
-        Two passes over the training data, which only read them, about one forward pass and three predictions of
-        ``examples`` inputs; of tokens one pass more. Memory of many outputs as ``Validation``.
+        Two passes over the training data, which only read them, about one forward pass and one or two predictions of
+        ``examples`` inputs, or of as many as ``seconds`` buys; of tokens one pass more. Memory of many outputs as
+        ``Validation``.
 
     Example:
         >>> import lapwing as lw

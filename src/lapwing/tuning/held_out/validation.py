@@ -45,10 +45,10 @@ class Validation:
             log and in the trace, ``validation_examples``. Where each precision is a solve the default has no end.
 
     Cost:
-        One pass over the held-out data, or over 2048 positions spread evenly over them, whose Jacobians serve every
-        precision: about two predictions. A
-        posterior known by solves solves at each precision it tries, from strong priors on until the loss rises: about
-        ten predictions. A noise for each of several outputs: the same again, and a fit, about four times.
+        One pass over the held-out data, or over 2048 positions spread evenly over them, or over as many as ``seconds``
+        buys, whose Jacobians serve every precision: about one to two predictions. A posterior known by solves solves at
+        each precision it tries, from strong priors on until the loss rises: about ten predictions. A noise for each of
+        several outputs: the same again, and a fit, about four times.
 
     Raises:
         ConfigError: If the bounds make no range, there is no such link, or the seconds are no budget.
