@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Generic, final
+from typing import ClassVar, Generic, TypeAlias, final
 
 import numpy as np
 import torch
@@ -67,6 +67,10 @@ TOGETHER = 10.0
 
 LEAST = 16
 """Positions that are looked at, however many outputs there are."""
+
+
+Known: TypeAlias = tuple[Moments | WideMoments, Tensor]
+"""The moments of a batch under the first of some priors, and what spreads them under each, ``[m, n, ...]``."""
 
 
 @dataclass(eq=False)
@@ -157,7 +161,7 @@ class Contracted(HeldOut[P]):
     patience = None
 
     available: int = field(init=False)
-    parts: list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]] = field(init=False)
+    parts: list[Known] = field(init=False)
 
     def __post_init__(self) -> None:
         self.available = self.examples
@@ -182,7 +186,7 @@ class Contracted(HeldOut[P]):
             found.append(first.with_compact_covariance(between))
         return found
 
-    def _looked_at(self) -> list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]]:
+    def _looked_at(self) -> list[Known]:
         """What is known of the outputs, those of a few examples first: they tell how long all take.
 
         Where that is not long, all are taken batch by batch; else piece by piece, as many as the seconds buy.
@@ -198,7 +202,7 @@ class Contracted(HeldOut[P]):
                 logger.info(words, FIRST, seconds, self.examples, self.budget.left, FEWEST)
                 return self._by_pieces(order, first, known)
         with Bar("outputs under every prior", len(self.batches), unit="batches") as bar:
-            found = list[tuple[Moments | WideMoments, Tensor]]()
+            found = list[Known]()
             for batch in self.batches:
                 found.append(self.contracted(batch))
                 bar.update()
@@ -206,10 +210,10 @@ class Contracted(HeldOut[P]):
 
     def _by_pieces(
         self,
-        order: Int[Tensor, " n"],
+        order: Int[Tensor, " all"],
         batches: list[Batch],
-        found: list[tuple[Moments | WideMoments, Tensor]],
-    ) -> list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]]:
+        found: list[Known],
+    ) -> list[Known]:
         """The same piece by piece, each spread over all examples, until the seconds are spent; then no others are kept.
 
         Args:
@@ -254,7 +258,7 @@ class Contracted(HeldOut[P]):
         """The examples of these numbers, put together where they can be."""
         return joined(list(selected(self.batches, index.sort().values)))
 
-    def contracted(self, batch: Batch) -> tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]:
+    def contracted(self, batch: Batch) -> Known:
         """The moments of a batch at the first factor, and what spreads them at every one."""
         parts = list[Moments | WideMoments]()
         for choices in self._choices:
