@@ -1,23 +1,26 @@
-"""Seconds of this tree beside those of an earlier commit, in turns of fresh processes on one machine.
+"""Seconds and memory of this tree beside those of an earlier commit, in turns of fresh processes on one machine.
 
     python -m benchmarks.commits --before COMMIT --json FILE [--rounds 3] [--only TEXT]
 
-Each work runs in a process of its own, once with the library as it was and once as it is, and so on in turns; the rows
-have the medians. Rows whose name ends in "/g" compare with one forward and backward pass over the same data instead,
-those in "/backpack" with BackPACK's Kronecker factors.
+Each work runs in a process of its own, on one thread, once with the library as it was and once as it is, and so on in
+turns; the rows have the medians. Seconds are those of the processor, which other processes disturb least; memory is the
+peak above what the process had after its imports. Rows whose name ends in "/g" compare with one forward and backward
+pass over the same data instead, those in "/backpack" with BackPACK's Kronecker factors.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from torch import nn
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import Pair
 from benchmarks.problems import PROBLEMS, batches, gradient
-from benchmarks.report import ROOT, Row, beside, timed
+from benchmarks.report import ROOT, Row, beside
 
 Timed = dict[str, float]
 
@@ -39,7 +42,13 @@ def problem(name: str, images: int) -> tuple[nn.Module, Pair]:
 
 
 def laplace(structure: str, options: Mapping[str, Any] | None = None, **kinds: str) -> Any:
-    """A recipe of the library that this process runs, by the names of its parts."""
+    """A recipe of the library that this process runs, by the names of its parts.
+
+    Args:
+        structure: How the precision is held.
+        options: Of the structure.
+        **kinds: Other choices of the recipe.
+    """
     import lapwing as lw  # here, because the process that starts the others has neither tree's
 
     parts = {key: getattr(lw, kind)() for key, kind in kinds.items()}
@@ -58,10 +67,43 @@ def kfac(name: str, images: int, curvature: str) -> Timed:
     model, pair = problem(name, images)
     fit = partial(laplace("KFAC", curvature=curvature).fit, model, pair)
     return {
-        "fresh": timed(fit)[1],
+        "fresh": processor_seconds(fit),
         "seconds": again(fit, 3),
         "g": again(partial(gradient, model, batches(*pair, 100)), 3),
     }
+
+
+def diagonal(name: str, images: int) -> Timed:
+    """A fit of the diagonal."""
+    fit = partial(laplace("Diagonal").fit, *problem(name, images))
+    return {"seconds": again(fit, 3)}
+
+
+def last_layer(images: int) -> Timed:
+    """A fit of the LeNet's last layer and a prediction of the same images."""
+    model, (x, y) = problem("lenet", images)
+    recipe = laplace("Full", weights="LastLayer")
+    return {"seconds": again(lambda: recipe.fit(model, (x, y)).predict(x), 3)}
+
+
+def process(observations: int) -> Timed:
+    """The exact posterior of a Gaussian process, and its variances at a tenth as many inputs."""
+    import lapwing as lw
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(observations, 4, generator=generator, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.1 * torch.randn(observations, generator=generator, dtype=torch.float64)
+    recipe = lw.GP(lw.gp.Matern(0.5), lw.Gaussian(100.0))
+    new = x[: observations // 10] + 0.01
+    return {"seconds": again(lambda: recipe.fit((x, y)).outputs(new).marginal().variance, 3)}
+
+
+def tomography() -> Timed:
+    """The demonstration of tomography, very small."""
+    from lapwing.cli.ct import demo
+
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+        return {"seconds": processor_seconds(lambda: demo(out=Path(folder), quick=True))}
 
 
 def predict(name: str, images: int) -> Timed:
@@ -79,7 +121,7 @@ def em(images: int, steps: int) -> Timed:
     import lapwing as lw
 
     posterior = laplace("Sampled", {"samples": 16}).fit(*problem("lenet", images))
-    return {"seconds": timed(lambda: lw.tune(posterior, lw.EM(steps=steps)))[1] / steps}
+    return {"seconds": processor_seconds(lambda: lw.tune(posterior, lw.EM(steps=steps))) / steps}
 
 
 def backpack(images: int) -> Timed:
@@ -97,7 +139,7 @@ def backpack(images: int) -> Timed:
                 loss(model(x), y).backward()
             model.zero_grad()
 
-    return {"fresh": timed(factors)[1], "seconds": again(factors, 3)}
+    return {"fresh": processor_seconds(factors), "seconds": again(factors, 3)}
 
 
 WORKS: dict[str, Callable[[], Timed]] = {
@@ -107,16 +149,36 @@ WORKS: dict[str, Callable[[], Timed]] = {
     "resnet20/kfac/GGN": lambda: kfac("resnet20", 200, "GGN"),
     "resnet20/kfac/MCFisher": lambda: kfac("resnet20", 200, "MCFisher"),
     "resnet20/kfac/predict": lambda: predict("resnet20", 256),
+    "lenet/diagonal": lambda: diagonal("lenet", 2000),
+    "lenet/last-layer": lambda: last_layer(2000),
     "lenet/em": lambda: em(500, 3),
+    "gp": lambda: process(3000),
+    "ct/demo": tomography,
     "backpack": lambda: backpack(2000),
 }
 """What is timed, by name."""
 
 
+def processor_seconds(work: Callable[[], object]) -> float:
+    """What this process took of a processor while it did something, all its threads together."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def again(work: Callable[[], object], times: int) -> float:
     """Median seconds after a first time."""
     work()
-    return statistics.median(timed(work)[1] for _ in range(times))
+    return statistics.median(processor_seconds(work) for _ in range(times))
+
+
+def measured(name: str) -> Timed:
+    """What a work says, and the peak of memory above what this process has now, MiB."""
+    import lapwing  # noqa: F401
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = WORKS[name]()
+    return found | {"peak_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
 
 
 def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
@@ -132,7 +194,7 @@ def turns(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Timed]:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Every work's seconds now and then, and beside a gradient or BackPACK."""
+    """Every work's seconds and memory now and then, and its seconds beside a gradient or BackPACK."""
     before, rounds = setting.more["before"], 1 if setting.quick else setting.seeds
     texts = setting.only or (("lenet/product/1",) if setting.quick else ("",))
     names = [name for name in WORKS if name != "backpack" and any(text in name for text in texts)]
@@ -142,7 +204,8 @@ def rows(setting: Setting) -> Iterator[Row]:
         for name in names:
             found = turns(name, trees, rounds)
             now, then = found["after"], found["before"]
-            yield beside(name, "seconds", now["seconds"], then["seconds"], f"lapwing at {before}", note)
+            for quantity in ("seconds", "peak_mib"):
+                yield beside(name, quantity, now[quantity], then[quantity], f"lapwing at {before}", note)
             if "g" in now:
                 yield beside(f"{name}/g", "seconds", now["seconds"], now["g"], "a gradient of the same data", note)
             if name == "lenet/kfac/GGN":
@@ -170,6 +233,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:2] == ["--child"]:
         warnings.simplefilter("ignore")
-        sys.stdout.write(json.dumps(WORKS[sys.argv[2]]()))
+        sys.stdout.write(json.dumps(measured(sys.argv[2])))
     else:
         main({"commits": STUDY})

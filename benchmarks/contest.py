@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.meter import Meter
 from benchmarks.networks import weight_count
 from benchmarks.problems import PROBLEMS, Batches, batches, gradient
-from benchmarks.products import EXAMPLES, STRATEGIES
+from benchmarks.product_sizes import EXAMPLES, STRATEGIES
 from benchmarks.report import timed
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.network.network import Network

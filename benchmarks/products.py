@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.command import Setting, Study, main
 from benchmarks.measure import Step, run_isolated
+from benchmarks.product_sizes import EXAMPLES, STRATEGIES
 from benchmarks.report import Row, beside
 
 PEER = "curvlinops 3.0.1"
 COLUMNS = ("1", "32")
-EXAMPLES = 1000
-STRATEGIES = ("explicit", "traced", "autodiff")
 
 LIMITS: dict[tuple[str, str], float] = {
     ("mlp/1", "seconds"): 0.65,

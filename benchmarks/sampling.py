@@ -29,7 +29,7 @@ from benchmarks.networks import digit_cnn
 from benchmarks.report import Row, beside
 from benchmarks.tasks import matrix_free, probabilities
 from benchmarks.training import train
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
 from lapwing.ground import probes
 from lapwing.ground.results import Solution
@@ -81,7 +81,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     stiff = (eigenpairs.values.to(x), eigenpairs.vectors)
     yield beside("setting/weights", "count", posterior.network.size, None, "")
     yield beside("setting/images", "count", len(y), None, "")
-    right = lw.metrics.accuracy(probabilities(Map(model), x), y)
+    right = lw.metrics.accuracy(probabilities(PlainNetwork(model), x), y)
     yield beside("setting/accuracy", "fraction", right, None, "", "on the training images")
     yield beside("setting/largest eigenvalue", "curvature", float(stiff[0].max()), None, "")
 

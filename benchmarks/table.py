@@ -52,7 +52,7 @@ def table(rows: Sequence[Row], columns: Sequence[str]) -> str:
         rows: As ``summarised`` gives them.
         columns: Numbers to show.
     """
-    from lapwing.metrics.scores import aligned
+    from lapwing.metrics.score_table import aligned
 
     hidden = ("study", "summary", "seeds", "failures", *columns)
     names = dict.fromkeys(k for row in rows for k, _ in case(row) if k not in hidden)

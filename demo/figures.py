@@ -84,7 +84,7 @@ def confidence(rows: Sequence[Row], data: Digits) -> Figure:
             look: dict[str, Any] = {"facecolor": (color, 0.3), "edgecolor": color, "label": f"{label} digits"}
             ax.hist(values.clamp(max=1), 20, range=(0, 1), weights=share, histtype="stepfilled", **look)
         ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of examples")
-        ax.yaxis.set_major_formatter(canvas.percent)
+        ax.yaxis.set_major_formatter(canvas.percent_label)
         return f"AUROC {auroc(-inside, -outside):.3f}"
 
     return _each(rows, draw, 3.3, 2.9)
@@ -101,8 +101,8 @@ def rejection(rows: Sequence[Row], data: Digits) -> Figure:
         label = f"{name(row)}, area {found.area:.3f}"
         ax.plot(found.fraction, found.accuracy, color=canvas.colour(number), linewidth=1.6, label=label)
     ax.set(xlim=(0, 1), xlabel="least confident examples rejected", ylabel="accuracy of the others")
-    ax.xaxis.set_major_formatter(canvas.percent)
-    ax.yaxis.set_major_formatter(canvas.percent)
+    ax.xaxis.set_major_formatter(canvas.percent_label)
+    ax.yaxis.set_major_formatter(canvas.percent_label)
     ax.legend(frameon=False)
     return figure
 

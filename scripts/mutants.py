@@ -121,7 +121,7 @@ MUTANTS = (
         "priors",
     ),
     m(
-        "priors/base.py:Isotropic.from_weight_decay",
+        "priors/isotropic.py:Isotropic.from_weight_decay",
         "return cls(weight_decay * n)",
         "return cls(weight_decay / n)",
         "priors",
@@ -230,7 +230,7 @@ MUTANTS = (
         "forget",
         "linear/solvers/stochastic/test_dual.py",
     ),
-    m("tuning/gradient.py:newton", "step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
+    m("tuning/gradient.py:newton_on_conditions", "step = step / 2", "step = step / 1", "tuning/test_gradient.py"),
     m(
         "linear/evidence.py:NewtonStep.step",
         "prior = (precisions[self.group] * self._relative).to(self.weights)",
@@ -458,13 +458,13 @@ MUTANTS = (
         "methods/marginal/test_bound.py",
     ),
     m(
-        "methods/marginal/hyper.py:Hyperparameters.deviations",
+        "methods/marginal/hyper.py:LearnedHyperparameters.deviations",
         "torch.exp(-0.5 * self.log_precisions)",
         "torch.exp(-self.log_precisions)",
         "methods/marginal/test_bound.py",
     ),
     m(
-        "methods/marginal/hyper.py:Hyperparameters.nll",
+        "methods/marginal/hyper.py:LearnedHyperparameters.nll",
         "(scales - 1) * misfits - observations * scales.log()",
         "(scales - 1) * misfits + observations * scales.log()",
         "methods/marginal/test_bound.py",
@@ -536,7 +536,7 @@ MUTANTS = (
         "gp/regression/test_posterior.py",
     ),
     m(
-        "gp/kernels/matrix.py:contracted",
+        "gp/kernels/matrix.py:weighted_gradient",
         "matrix.kernel.gradient(x[i], x[j], weight(i, j)) * (1 if i == j else 2)",
         "matrix.kernel.gradient(x[i], x[j], weight(i, j)) * 1",
         "gp/tuning/test_evidence.py",

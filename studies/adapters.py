@@ -22,7 +22,7 @@ from benchmarks.data import Pair, generator
 from benchmarks.report import Row, timed
 from benchmarks.tasks import probabilities
 from benchmarks.training import train
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.tuning import Method
 from studies.links import losses, scores
 
@@ -44,7 +44,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     for seed in setting.repeats:
         first, few, held, test = digits(seed)
         model = adapted(first, few, seed, 0.1 if setting.quick else 1.0)
-        network = Map(model, lw.Categorical())
+        network = PlainNetwork(model, lw.Categorical())
         calibrated, seconds = timed(lambda network=network, held=held: network.calibrated(held))
         by_temperature = probabilities(calibrated, test[0])
         base = losses(by_temperature, test[1])

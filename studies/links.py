@@ -22,7 +22,7 @@ from benchmarks.data import generator
 from benchmarks.report import Row, attempt
 from benchmarks.table import averaged
 from benchmarks.tasks import RESNETS, Task, moments, probabilities, scored
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link
@@ -80,7 +80,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 def of_pair(cases: Mapping[str, Task], setting: Setting) -> Iterator[Row]:
     """The plain network, temperature scaling, then every posterior by every link."""
     case = next(iter(cases.values()))
-    network, (x, y) = Map(case.model, case.likelihood), case.test
+    network, (x, y) = PlainNetwork(case.model, case.likelihood), case.test
     plain = probabilities(network, x)
     scaled, failure = attempt(lambda: network.calibrated(case.held_out))
     calibrated = plain if scaled is None else probabilities(scaled, x)
@@ -115,7 +115,7 @@ def by_links(posterior: Posterior, case: Task, base: Tensor, setting: Setting) -
 
 def at(posterior: Posterior, precisions: Sequence[float]) -> list[Posterior]:
     """The posterior at several prior precisions."""
-    return [posterior.with_choices(lw.Isotropic(value), posterior.likelihood) for value in precisions]
+    return [posterior.with_hyperparameters(lw.Isotropic(value), posterior.likelihood) for value in precisions]
 
 
 def losses(probs: Tensor, labels: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from benchmarks.data import Pair, generator, uniform
 from benchmarks.networks import jacobian, perceptron
 from benchmarks.report import Row, figure, timed
 from benchmarks.training import train
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground import probes
 from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -183,7 +183,7 @@ def measured(name: str, way: Way, seed: int, length: Length) -> Row:
     row["effective_dimension"] = float(tuned.effective_dimension())
     row |= {"nll_gap": nll(posterior.predict(data.gap[0]), data.gap[1])}
     row |= {"nll_sides": nll(posterior.predict(data.sides[0]), data.sides[1])}
-    row |= {"nll_gap_plug_in": nll(Map(model, result.likelihood).predict(data.gap[0]), data.gap[1])}
+    row |= {"nll_gap_plug_in": nll(PlainNetwork(model, result.likelihood).predict(data.gap[0]), data.gap[1])}
     if name == "default":
         row |= _compared(data, seed, length, alpha, rho)
         row["fit"] = fit(posterior, data, seed, length) if seed == 0 else {}
@@ -230,7 +230,7 @@ def _compared(data: Data, seed: int, length: Length, alpha: float, rho: float) -
         ("mse", plain(data, seed, length), None),
     ):
         noise = noise or 1 / (model(x) - y).square().mean().item()
-        p = Map(model, lw.Gaussian(noise)).predict
+        p = PlainNetwork(model, lw.Gaussian(noise)).predict
         row |= {f"nll_gap_{name}": nll(p(data.gap[0]), data.gap[1])}
         row |= {f"nll_sides_{name}": nll(p(data.sides[0]), data.sides[1])}
     return row

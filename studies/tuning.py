@@ -24,7 +24,7 @@ from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
 from benchmarks.tasks import Task, moments, probabilities
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.predictive import Moments
 from lapwing.tuning.held_out.mixup import FACTORS
@@ -85,7 +85,7 @@ def losses_of(posterior: lw.Posterior, data: Pair) -> Pair:
 
 def temperature_scaled(case: Task) -> Tensor | None:
     """Loss of every test target by temperature scaling on validation data; ``None`` where no temperature is best."""
-    scaled, _ = attempt(lambda: Map(case.model, case.likelihood).calibrated(case.held_out))
+    scaled, _ = attempt(lambda: PlainNetwork(case.model, case.likelihood).calibrated(case.held_out))
     return None if scaled is None else losses(probabilities(scaled, case.test[0]), case.test[1])
 
 

@@ -23,7 +23,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 from lapwing.structures import Structure
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 
 
 def refused(kind: type[LapwingError], fragment: str) -> AbstractContextManager[object]:

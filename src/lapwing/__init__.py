@@ -10,7 +10,7 @@ from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.diagnosis import diagnose
-from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
 from lapwing.jacobian.network.scale_invariance import normalised
@@ -35,7 +35,7 @@ from lapwing.show import plots
 from lapwing.store import load, save
 from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
-from lapwing.structures.weights import All, LastLayer, Mask, Names, Subnetwork
+from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()

@@ -127,7 +127,7 @@ def by_em(scan: Scan) -> Row:
     """The g-prior of what the rays see, its precision by EM; traces with several numbers of draws."""
     start, cost = scan.posterior
     known = scaled(lw.GPrior(), start.observed, None)
-    return dict(cost) | climbed(scan, start.with_choices(known, start.likelihood))
+    return dict(cost) | climbed(scan, start.with_hyperparameters(known, start.likelihood))
 
 
 def by_image(scan: Scan) -> Row:

@@ -22,7 +22,7 @@ from lapwing import ct
 from lapwing.cli.demonstration import INSIDE, REACH
 from lapwing.comparison.bench import measured
 from lapwing.ct.image import scaled
-from lapwing.ct.observed import Observed, linear_image, only
+from lapwing.ct.observed import Observed, linear_image, single_chunk
 from lapwing.ground import probes
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linear.solvers import SGD
@@ -150,7 +150,7 @@ def costs(scan: Scan, amount: Amount) -> Row:
     rays = scan.operator.push(image)
 
     def products() -> None:
-        chunk = only(observed.image, 1)
+        chunk = single_chunk(observed.image, 1)
         chunk.pull(chunk.push(weights))
 
     def projections() -> None:

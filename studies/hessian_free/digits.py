@@ -23,7 +23,7 @@ from benchmarks.report import Row, grouped, tried
 from benchmarks.training import minimise, train
 from demo.digits import CLASSES, UNSEEN, Digits, Pair
 from demo.digits import digits as drawn
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
 
 SEEDS = 3
@@ -100,7 +100,7 @@ def methods(setting: Setting, seed: int) -> dict[str, Callable[[nn.Module, Pair,
     prior, likelihood = lw.Isotropic(ALPHA), lw.Categorical()
     ggn = lw.Laplace(likelihood, prior=prior, structure=lw.Full(view="functions"))
     found: dict[str, Callable[[nn.Module, Pair, Tensor], Any]] = {
-        "plain": lambda model, pair, points: Map(model, likelihood),
+        "plain": lambda model, pair, points: PlainNetwork(model, likelihood),
         "GGN": lambda model, pair, points: ggn.fit(model, pair),
     }
     for probes, residual in ((4, 2),) if setting.quick else PROBES:

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.linalg import top_eigenpairs
 from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior
@@ -82,7 +82,7 @@ def refitted(options: dict[str, Any], fitted: Fitted, points: Float[Tensor, "m 1
 
 
 BASELINES: dict[str, Method] = {
-    "plug-in": lambda fitted, points: Map(fitted.model, fitted.likelihood),
+    "plug-in": lambda fitted, points: PlainNetwork(fitted.model, fitted.likelihood),
     "full Hessian": partial(exact, lw.Hessian()),
     "GGN": partial(exact, lw.GGN()),
     "top eigenvectors": top_eigenvectors,

@@ -14,6 +14,9 @@ from benchmarks import commits
         (lambda: commits.kfac("lenet", 4, "MCFisher"), {"fresh", "seconds", "g"}),
         (lambda: commits.predict("lenet", 4), {"seconds", "g"}),
         (lambda: commits.em(4, 1), {"seconds"}),
+        (lambda: commits.diagonal("lenet", 4), {"seconds"}),
+        (lambda: commits.last_layer(4), {"seconds"}),
+        (lambda: commits.process(20), {"seconds"}),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,7 @@ from torch import nn
 
 from benchmarks.data import generator
 from benchmarks.tasks import BATCH, probabilities
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 
 
 def test_batches_change_no_prediction() -> None:
@@ -16,7 +16,7 @@ def test_batches_change_no_prediction() -> None:
             sizes.append(len(x))
             return super().forward(x)
 
-    whole = Map(Counting(4, 3))
+    whole = PlainNetwork(Counting(4, 3))
     x = torch.randn(2 * BATCH + 30, 4, generator=generator())
     expected = whole.predict(x).probs
     sizes.clear()

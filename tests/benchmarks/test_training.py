@@ -12,7 +12,7 @@ from benchmarks.data import digits
 from benchmarks.networks import WEIGHTS, digit_cnn
 from benchmarks.tasks import probabilities
 from benchmarks.training import factor, kept_tensors, minimise, train
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.files import atomic
 from lapwing.metrics import accuracy
 
@@ -51,7 +51,7 @@ def test_training_learns_repeats_itself_and_decays_the_weights() -> None:
         for decay in (0.0, 0.0, 0.1)
     ]
     plain, again, decayed = (torch.nn.utils.parameters_to_vector(run.parameters()).detach() for run in runs)
-    assert accuracy(probabilities(Map(runs[0]), data.x_test), data.y_test) > 0.8
+    assert accuracy(probabilities(PlainNetwork(runs[0]), data.x_test), data.y_test) > 0.8
     assert torch.equal(plain, again)
     assert decayed.norm() < 0.7 * plain.norm()
 

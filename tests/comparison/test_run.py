@@ -10,7 +10,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.comparison import compare, likelihood_of, recipes
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.method import P
@@ -148,7 +148,10 @@ class Broken:
 
 
 def test_any_error_of_a_method_is_a_row_and_what_came_before_an_interrupt_is_kept(model: nn.Sequential) -> None:
-    methods = {"mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()), "odd": Map(nn.Linear(3, 3).double())}
+    methods = {
+        "mine": lw.Laplace(lw.Categorical(), structure=lw.Diagonal()),
+        "odd": PlainNetwork(nn.Linear(3, 3).double()),
+    }
     data = (model, classes(45, 0), classes(40, 2))
     result = compare(*data, methods=methods, tunings={"broken": Broken(ZeroDivisionError)})
     assert result.row("mine", "default").runs
@@ -176,7 +179,7 @@ def test_hessian_free_posteriors_and_predictors_have_one_row_each() -> None:
     recipe = lw.HessianFree(
         lw.Gaussian(4.0), prior=lw.Isotropic(20.0), fits=lw.hessian_free.Probed(probes=4, residual=2)
     )
-    methods = {"refits": recipe, "other": Map(other, lw.Gaussian(2.0))}
+    methods = {"refits": recipe, "other": PlainNetwork(other, lw.Gaussian(2.0))}
     result = compare(model, train, test, ood=foreign, validation=test, methods=methods)
     assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [("refits", ""), ("other", "")]
     fitted = recipe.fit(model, train, points=torch.cat([test[0], foreign[0]]))

@@ -15,7 +15,7 @@ from torch.func import jvp, vjp, vmap
 from lapwing.ct.beams import FanBeam, Parallel2d, Parallel3d
 from lapwing.ct.geometry import equidistant
 from lapwing.ct.observed import Measurement
-from lapwing.ct.operators import ForwardOperator, Fourier, Given, measurement
+from lapwing.ct.operators import ForwardOperator, Fourier, FunctionMeasurement, measurement
 from lapwing.ct.projector import Projector
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 from lapwing.linalg import FunctionOperator
@@ -31,7 +31,7 @@ MEASUREMENTS: dict[str, Callable[[], ForwardOperator]] = {
     "slices": lambda: Projector(Parallel3d((3, 5), ANGLES, detector=7, layers=2), torch.float64),
     "fan": lambda: Projector(FanBeam((3, 5), ANGLES, detector=7, source=9.0, distance=3.0), torch.float64),
     "fourier": lambda: Fourier(MASK, torch.float64),
-    "pair": lambda: Given(lambda v: MATRIX @ v, lambda u: MATRIX.mT @ u, (6, 15), MATRIX),
+    "pair": lambda: FunctionMeasurement(lambda v: MATRIX @ v, lambda u: MATRIX.mT @ u, (6, 15), MATRIX),
     "dense": lambda: measurement(MATRIX),
     "sparse": lambda: measurement(GAPS.to_sparse()),
     "compressed": lambda: measurement(GAPS.to_sparse_csr()),
@@ -92,9 +92,9 @@ def test_fourier_is_unitary_where_all_is_measured_and_reads_the_frequencies_of_i
 
 def test_what_is_no_measurement_is_refused() -> None:
     with refused(ConfigError, "adjoint= to be the adjoint of forward="):
-        Given(lambda v: 2 * v, lambda u: u / 2, (4, 4))
+        FunctionMeasurement(lambda v: 2 * v, lambda u: u / 2, (4, 4))
     with refused(ShapeError, "forward= to give [3, 1]. Got [4, 1]"):
-        Given(lambda v: v, lambda u: u, (3, 4))
+        FunctionMeasurement(lambda v: v, lambda u: u, (3, 4))
     with refused(ConfigError, "a matrix, or an operator of SciPy"):
         measurement("radon")
     for vector in (MATRIX[0], MATRIX[0].numpy()):

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ct import predcp
 from lapwing.ct.filters import Filtered, MaternFilters
 from lapwing.ct.image import ImagePosterior
-from lapwing.ct.observed import Observed, only
+from lapwing.ct.observed import Observed, single_chunk
 from lapwing.ct.predcp import WINDOW, TVPredCP, complexities, log_prior, movement, rays_problem
 from lapwing.ct.unet import UNet
 from lapwing.ct.variation import total_variation
@@ -75,7 +75,7 @@ def test_whitened_features_have_the_prior_in_them() -> None:
     torch.testing.assert_close(PRIOR.inverse(root), torch.eye(D).double())
     model = Filtered(IMAGE, PRIOR)
     torch.testing.assert_close(root @ model.weights, IMAGE.weights)
-    chunk, features = only(model, 1), J @ root
+    chunk, features = single_chunk(model, 1), J @ root
     torch.testing.assert_close(chunk.push(torch.eye(D).double()).flatten(1).mT, features)
     torch.testing.assert_close(model.on(chunk.inputs).pull(torch.eye(H * W).double().view(-1, 1, H, W, 1)), features.mT)
     torch.testing.assert_close(model.diagonal(), features.square().sum(0))
@@ -87,7 +87,7 @@ def test_the_complexity_of_a_block_is_its_closed_form_and_so_is_its_derivative()
     """By draws; the surrogate's derivatives in ψ against those of the closed form."""
     lengths = PSI.log().requires_grad_()
     prior = replace(PRIOR, lengths=lengths.exp())
-    found = complexities(prior, only(IMAGE, 1), 40_000, torch.Generator().manual_seed(0))
+    found = complexities(prior, single_chunk(IMAGE, 1), 40_000, torch.Generator().manual_seed(0))
     truth = closed(prior)
     torch.testing.assert_close(found, truth, rtol=0.02, atol=0.0)
     slopes = [torch.autograd.grad(k.sum(), lengths, create_graph=True)[0] for k in (found, truth)]
@@ -98,7 +98,9 @@ def test_the_complexity_of_a_block_is_its_closed_form_and_so_is_its_derivative()
 
 def test_complexity_falls_with_the_length_scale_and_bounds_the_total_variation() -> None:
     grid = [replace(PRIOR, lengths=scale * PSI) for scale in (0.1, 0.5, 1.0, 3.0, 20.0)]
-    kappa = torch.stack([complexities(prior, only(IMAGE, 1), 4000, torch.Generator().manual_seed(0)) for prior in grid])
+    kappa = torch.stack(
+        [complexities(prior, single_chunk(IMAGE, 1), 4000, torch.Generator().manual_seed(0)) for prior in grid]
+    )
     assert bool((kappa.diff(dim=0) < 0).all())
     noise = torch.randn(D, 2000, generator=torch.Generator().manual_seed(1)).double()
     noise[54:] = 0.0
@@ -199,7 +201,7 @@ def test_a_posterior_with_correlated_filters_is_climbed_to(
     image = found.observed.image
     assert isinstance(image, Filtered) and found.observed.layout == start.observed.layout
     assert not bool((image.filters.lengths[:2] == 0.5).any() or (image.filters.precisions == 1.0).any())
-    j = only(start.observed.image, 1).pull(torch.eye(24).double().view(-1, 1, 4, 6, 1)).mT
+    j = single_chunk(start.observed.image, 1).pull(torch.eye(24).double().view(-1, 1, 4, 6, 1)).mT
     root = image.filters.forward(torch.eye(len(image.weights)).double())
     covariance = torch.linalg.inv(4.0 * (rays.matrix @ j).mT @ (rays.matrix @ j) + torch.linalg.inv(root @ root.mT))
     truth = (j @ covariance @ j.mT).diagonal().sqrt().view(4, 6)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.layers.convolution import Geometry
+from lapwing.jacobian.layers.convolution import ConvolutionGeometry
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import output_of
@@ -103,7 +103,7 @@ def pulled_back(known: Known, cotangents: Tensor) -> Tensor:
     ).view(n, len(cotangents), d)
 
 
-def patches(image: Tensor, options: Geometry) -> Tensor:
+def patches(image: Tensor, options: ConvolutionGeometry) -> Tensor:
     """``[n, p, i, t]``, pixel by pixel."""
     n, channels = image.shape[:2]
     sizes = image.shape[2:]

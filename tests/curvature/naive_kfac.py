@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lapwing.ground.data.inputs import take
-from lapwing.jacobian.layers.convolution import Geometry
+from lapwing.jacobian.layers.convolution import ConvolutionGeometry
 from tests.cases import Case
 from tests.curvature.naive import call, patches
 
@@ -49,7 +49,7 @@ def inputs_of(module: nn.Module, x: Tensor) -> Tensor:
             sides = ((0, 0),) * len(module.kernel_size)
         else:
             sides = tuple((pad, pad) for pad in module.padding)
-        a = patches(x, Geometry(module.kernel_size, module.stride, sides, module.dilation, module.groups))[0]
+        a = patches(x, ConvolutionGeometry(module.kernel_size, module.stride, sides, module.dilation, module.groups))[0]
     return torch.cat([a, torch.ones_like(a[:, :1])], dim=1)
 
 

@@ -258,8 +258,8 @@ def test_what_few_examples_leave_empty_is_held_in_low_rank(sharing: Sharing, mon
 
 
 def factored(posterior: WeightPosterior) -> list[Kronecker]:
-    assert isinstance(posterior.held.operator, BlockDiagonal)
-    return [block for block in posterior.held.operator.blocks if isinstance(block, Kronecker)]
+    assert isinstance(posterior.curvature.operator, BlockDiagonal)
+    return [block for block in posterior.curvature.operator.blocks if isinstance(block, Kronecker)]
 
 
 def test_a_fit_decomposes_and_nothing_after_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_leading_pairs_of_wide_factors_err_by_what_is_stated(caplog: pytest.LogC
     assert factored(few)[0].bases[1].values.shape == (5,)
     more, less = few.precision_error
     assert 0 < more < less
-    torch.testing.assert_close(few.held.operator.trace(), exact.held.operator.trace())
+    torch.testing.assert_close(few.curvature.operator.trace(), exact.curvature.operator.trace())
     v = torch.randn(exact.network.size, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     ratio = (v * few.precision.operator.solve(v)).sum(0) / (v * exact.precision.operator.solve(v)).sum(0)
     assert 1 / (1 + more / 2.0) < float(ratio.min()) < 0.999 and float(ratio.max()) < 1 + less / 2.0

@@ -132,7 +132,7 @@ def test_each_choice_of_a_posterior_as_alone(structure: str, prior: Any) -> None
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], prior=prior))
     choices = [
-        posterior.with_choices(prior.with_precisions(posterior.prior_precisions * factor), lw.Gaussian(noise))
+        posterior.with_hyperparameters(prior.with_precisions(posterior.prior_precisions * factor), lw.Gaussian(noise))
         for factor, noise in ((1e-4, 2.5), (1.0, 0.3), (1e3, 11.0))
     ]
     for choice, outputs in zip(choices, posterior.outputs_each(case.new, choices), strict=True):

@@ -12,8 +12,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from lapwing.evaluation.baselines import Map, Temperature
-from lapwing.evaluation.scores import evaluate
+from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.evaluate import evaluate
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from lapwing.methods.laplace import Laplace
@@ -33,7 +33,7 @@ def model() -> nn.Module:
 
 
 def test_probabilities_are_the_softmax_of_the_outputs_without_variance(model: nn.Module) -> None:
-    p = Map(model).predict(X)
+    p = PlainNetwork(model).predict(X)
     assert isinstance(p, Classification)
     expected = model.eval()(X).detach()
     assert torch.equal(p.logits.mean, expected)
@@ -43,15 +43,15 @@ def test_probabilities_are_the_softmax_of_the_outputs_without_variance(model: nn
 
 
 def test_every_likelihood_has_its_predictive(model: nn.Module) -> None:
-    f = Map(model).outputs(X)
-    regression = Map(model, Gaussian(precision=4.0)).predict(X)
+    f = PlainNetwork(model).outputs(X)
+    regression = PlainNetwork(model, Gaussian(precision=4.0)).predict(X)
     assert isinstance(regression, Regression)
     assert torch.equal(regression.mean, f)
     torch.testing.assert_close(regression.std, torch.full_like(f, 0.5))
-    labels = Map(model, Bernoulli()).predict(X)
+    labels = PlainNetwork(model, Bernoulli()).predict(X)
     assert isinstance(labels, MultiLabel)
     torch.testing.assert_close(labels.probs, f.sigmoid())
-    counts = Map(model, Poisson()).predict(X)
+    counts = PlainNetwork(model, Poisson()).predict(X)
     assert isinstance(counts, Counts)
     torch.testing.assert_close(counts.mean, f.exp())
     torch.testing.assert_close(counts.variance, f.exp())
@@ -59,7 +59,7 @@ def test_every_likelihood_has_its_predictive(model: nn.Module) -> None:
 
 def test_pixels_are_read_along_their_class_axis() -> None:
     model = nn.Conv2d(1, 4, 1)
-    p = Map(model, Categorical(event_dim=2, class_dim=1)).predict(torch.ones(2, 1, 5, 3))
+    p = PlainNetwork(model, Categorical(event_dim=2, class_dim=1)).predict(torch.ones(2, 1, 5, 3))
     assert isinstance(p, Classification)
     assert p.probs.shape == (2, 5, 3, 4)
 
@@ -68,9 +68,9 @@ def test_the_module_is_left_as_it_was_found(model: nn.Module) -> None:
     model[2].eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [part.training for part in model.modules()]
-    Map(model).predict(X)
+    PlainNetwork(model).predict(X)
     with refused(DataError, "a tensor of shape [6, 2], float64, for which it raises RuntimeError"):
-        Map(model).predict(X[:, :2])
+        PlainNetwork(model).predict(X[:, :2])
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())
@@ -79,29 +79,29 @@ def test_the_module_is_left_as_it_was_found(model: nn.Module) -> None:
 def test_buffers_that_a_forward_pass_writes_are_left_as_they_were() -> None:
     """A posterior of the same network would refuse to predict otherwise."""
     model = Counting(3, 2)
-    y = Map(model).predict(X).labels
+    y = PlainNetwork(model).predict(X).labels
     y[0] = 1 - y[0]  # one is wrong, so that there is a best temperature
     posterior = Laplace(Categorical()).fit(model, (X, y))
     with unchanged(model):
-        Map(model).predict(X)
-        Map(model).calibrated((X, y)).predict(X)
-        evaluate(Map(model), (X, y))
+        PlainNetwork(model).predict(X)
+        PlainNetwork(model).calibrated((X, y)).predict(X)
+        evaluate(PlainNetwork(model), (X, y))
     posterior.predict(X)
 
 
 def test_a_network_without_tensors_of_its_own_is_refused() -> None:
     scripted = torch.jit.trace(nn.Linear(3, 2), X.float())
     with pytest.raises(UnsupportedError, match="TorchScript"):
-        Map(scripted).predict(X)
+        PlainNetwork(scripted).predict(X)
 
 
 def test_inputs_take_the_dtype_of_the_network(model: nn.Module) -> None:
-    assert Map(model).predict(X.float()).probs.dtype == torch.float64
+    assert PlainNetwork(model).predict(X.float()).probs.dtype == torch.float64
 
 
 def test_a_frozen_network_is_fine(model: nn.Module) -> None:
-    expected = Map(model).predict(X).probs
-    assert torch.equal(Map(model.requires_grad_(False)).predict(X).probs, expected)
+    expected = PlainNetwork(model).predict(X).probs
+    assert torch.equal(PlainNetwork(model.requires_grad_(False)).predict(X).probs, expected)
 
 
 class Wordy(nn.Module):
@@ -118,11 +118,11 @@ class Wordy(nn.Module):
 @pytest.mark.parametrize("inputs", [{"values": X, "scale": 2 * torch.ones(6, 1)}, (X, 2 * torch.ones(6, 1))])
 def test_mappings_and_tuples_of_inputs(inputs: Mapping[str, Tensor] | tuple[Tensor, ...]) -> None:
     model = Wordy()
-    torch.testing.assert_close(Map(model).outputs(inputs), 2 * model.linear(X).detach())
+    torch.testing.assert_close(PlainNetwork(model).outputs(inputs), 2 * model.linear(X).detach())
 
 
 def test_a_temperature_divides_the_outputs(model: nn.Module) -> None:
-    plain, warm = Map(model), Map(model, temperature=Temperature(2.0))
+    plain, warm = PlainNetwork(model), PlainNetwork(model, temperature=Temperature(2.0))
     torch.testing.assert_close(warm.outputs(X), plain.outputs(X) / 2)
     torch.testing.assert_close(warm.predict(X).probs, Temperature(2.0).probs(plain.outputs(X)))
 
@@ -134,7 +134,7 @@ def test_calibration_fits_the_temperature_on_held_out_data(generator: torch.Gene
     nn.init.eye_(model.weight)
     loader = [{"input": x, "labels": y} for x, y in zip(logits.split(150), targets.split(150), strict=True)]
     expected = Temperature.fit(logits, targets)
-    calibrated = Map(model).calibrated(loader)
+    calibrated = PlainNetwork(model).calibrated(loader)
     assert calibrated.temperature is not None
     assert calibrated.temperature.temperature == pytest.approx(expected.temperature, rel=1e-9)
     again = calibrated.calibrated((logits, targets))
@@ -144,14 +144,14 @@ def test_calibration_fits_the_temperature_on_held_out_data(generator: torch.Gene
 
 def test_a_temperature_needs_classes(model: nn.Module) -> None:
     with pytest.raises(UnsupportedError, match=r"Categorical likelihood for a temperature. Got Gaussian"):
-        Map(model, Gaussian(), temperature=Temperature(2.0))
+        PlainNetwork(model, Gaussian(), temperature=Temperature(2.0))
     with pytest.raises(UnsupportedError, match=r"of classes or with a noise.*Got Poisson"):
-        Map(model, Poisson()).calibrated((X, torch.ones(6, 2)))
+        PlainNetwork(model, Poisson()).calibrated((X, torch.ones(6, 2)))
 
 
 def test_noise_is_that_of_the_residuals() -> None:
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    network = Map(nn.Identity(), Gaussian(7.0)).calibrated([(x[:1], x[:1] + 1), (x[1:], x[1:] + 3)])
+    network = PlainNetwork(nn.Identity(), Gaussian(7.0)).calibrated([(x[:1], x[:1] + 1), (x[1:], x[1:] + 3)])
     assert network.likelihood == Gaussian(1 / 5)  # mean of 1 and 9
     with pytest.raises(DataError, match="perfect fit"):
         network.calibrated((x, x))
@@ -159,15 +159,15 @@ def test_noise_is_that_of_the_residuals() -> None:
 
 def test_bad_networks_and_data_cost_a_sentence(model: nn.Module) -> None:
     with pytest.raises(DataError, match="at least one example"):
-        Map(model).calibrated([])
+        PlainNetwork(model).calibrated([])
     with pytest.raises(ShapeError, match=r"outputs of shape \[n, e1, c\].*Got shape \[6, 2\]"):
-        Map(model, Categorical(event_dim=1)).predict(X)
+        PlainNetwork(model, Categorical(event_dim=1)).predict(X)
     with pytest.raises(ShapeError, match=r"Got shape \[2\]. Try x\[None\] for a single example"):
-        Map(nn.Linear(3, 2).double()).predict(X[0])
+        PlainNetwork(nn.Linear(3, 2).double()).predict(X[0])
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(DataError, match=r"finite outputs. Got 12 NaN"):
-        Map(model).predict(X)
+        PlainNetwork(model).predict(X)
 
 
 @pytest.fixture
@@ -296,6 +296,6 @@ def test_a_temperature_is_positive_and_finite(value: float) -> None:
 def test_the_noise_of_each_output_is_that_of_its_residuals() -> None:
     x = torch.tensor([[1.0, 3.0], [-1.0, -3.0]], dtype=torch.float64)
     data = (x, torch.zeros_like(x))
-    assert Map(nn.Identity(), Gaussian()).calibrated(data).likelihood == Gaussian((1.0, 1 / 9))
-    shared = Map(nn.Identity(), Gaussian(shared=True)).calibrated(data).likelihood
+    assert PlainNetwork(nn.Identity(), Gaussian()).calibrated(data).likelihood == Gaussian((1.0, 1 / 9))
+    shared = PlainNetwork(nn.Identity(), Gaussian(shared=True)).calibrated(data).likelihood
     assert shared == Gaussian(0.2, shared=True)

@@ -63,7 +63,7 @@ def test_it_is_tuned_scored_and_kept_like_others(tmp_path: Path) -> None:
     expected = lw.tune(recipe.fit(plain, (X, Y)), lw.EvidenceGradient())
     torch.testing.assert_close(loaded.predict(X).probs, expected.predict(X).probs, rtol=1e-8, atol=0.0)
     calibrated = [
-        lw.baselines.Map(each, lw.Gaussian()).calibrated((X, normal(9, 3, seed=4))) for each in (model, plain)
+        lw.baselines.PlainNetwork(each, lw.Gaussian()).calibrated((X, normal(9, 3, seed=4))) for each in (model, plain)
     ]
     assert calibrated[0].likelihood.noise == pytest.approx(calibrated[1].likelihood.noise, rel=1e-9)
 

@@ -26,7 +26,7 @@ def network(given: As) -> list[Tensor]:
     tuned = lw.tune(posterior, lw.Validation((given(X), given(Y))))
     found = lw.evaluate(tuned, (given(X), given(Y)))
     drawn = tuned.sample_functions(given(NEW), 2, generator=torch.Generator().manual_seed(0))
-    plain = lw.baselines.Map(MODEL, lw.Categorical()).predict(given(NEW))
+    plain = lw.baselines.PlainNetwork(MODEL, lw.Categorical()).predict(given(NEW))
     return [tuned.predict(given(NEW)).probs, torch.tensor(found["nll"]), drawn, plain.probs]  # type: ignore[union-attr]
 
 

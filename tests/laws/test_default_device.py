@@ -79,7 +79,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "numbers": asked(lambda posterior: [posterior.log_marginal(), posterior.effective_dimension()]),
     "draws": asked(lambda posterior: posterior.predict(X, link="mc", generator=generator()).probs),
     "scores": asked(lambda posterior: list(lw.evaluate(posterior, (X, Y)).values())),
-    "plain network": lambda model: lw.baselines.Map(model).predict(X).probs,
+    "plain network": lambda model: lw.baselines.PlainNetwork(model).predict(X).probs,
     "refits": lambda model: (
         lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.hessian_free.PerPoint())
         .fit(model, (X, Y), X[:1])
@@ -137,8 +137,8 @@ DOORS: dict[str, Callable[[nn.Module], Any]] = {
     "fit": lambda model: lw.Laplace(lw.Categorical()).fit(model, (META, Y)),
     "targets": lambda model: lw.Laplace(lw.Categorical()).fit(model, (X, Y.to("meta"))),
     "predict": lambda model: lw.Laplace(lw.Categorical()).fit(model, (X, Y)).predict(META),
-    "scores": lambda model: lw.evaluate(lw.baselines.Map(model), (X, Y.to("meta"))),
-    "plain network": lambda model: lw.baselines.Map(model).predict(META),
+    "scores": lambda model: lw.evaluate(lw.baselines.PlainNetwork(model), (X, Y.to("meta"))),
+    "plain network": lambda model: lw.baselines.PlainNetwork(model).predict(META),
     "normalised": lambda model: lw.normalised(model, META),
     "process": lambda _: lw.GP().fit((X, REAL)).predict(META),
 }

@@ -7,7 +7,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.ct import ImagePosterior, Parallel2d, Projector, UNet, equidistant
+from lapwing.ct import Geometry, ImagePosterior, Parallel2d, Projector, UNet, equidistant
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.moving import Mover
+from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure
 from tests.checker import unchecked
 from tests.posterior_cases import labels, mlp, normal, refused
@@ -155,6 +158,27 @@ def test_functions_are_sampled_by_one_signature(name: str) -> None:
         posterior.sample_functions(NEW, 0)
 
 
+@every_predictor
+def test_predictions_take_a_generator_or_its_seed(name: str) -> None:
+    posterior = CASES[name]().posterior
+    by_draws = {"link": "mc"} if "link" in inspect.signature(posterior.predict).parameters else {}
+
+    def predicted(generator: torch.Generator | int) -> list[Tensor]:
+        prediction = posterior.predict(NEW, **by_draws, generator=generator)
+        shown = "probs" if isinstance(posterior.likelihood, lw.Categorical) else "std"
+        return [prediction.location, getattr(prediction, shown)]
+
+    found = predicted(5)
+    check_same(predicted(5), found)
+    first, second = (predicted(torch.Generator().manual_seed(5)) for _ in range(2))
+    check_same(first, second)
+    drawn = name == "Gaussian process by products" or (bool(by_draws) and name not in ("refits", "sampled"))
+    assert torch.equal(predicted(6)[1], found[1]) != drawn
+    for wrong in (True, "0"):
+        with unchecked(), refused(ConfigError, "generator"):
+            posterior.predict(NEW, generator=wrong)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "refits"])
 def test_a_generator_or_its_seed_draw_the_same_each_time(name: str) -> None:
     posterior = CASES[name]().posterior
@@ -205,6 +229,39 @@ def test_threads_get_the_answers_of_one(name: str) -> None:
         answers = list(pool.map(lambda _: numbers(shared), range(2 * THREADS)))
     for answer in answers:
         check_same(answer, expected)
+
+
+def tensors_of(value: Any, found: dict[int, Tensor] | None = None) -> dict[int, Tensor]:
+    """Every tensor in the fields of a posterior and of its network, by where it lies; but for the prior's, and data."""
+    found = {} if found is None else found
+    if isinstance(value, Tensor) and value.numel():
+        found[value.data_ptr()] = value
+    elif isinstance(value, Network):
+        tensors_of([*value.module.parameters(), *value.module.buffers(), *value.params.values(), value.index], found)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            tensors_of(part, found)
+    elif is_dataclass(value) and not isinstance(value, lw.Prior | Data | Geometry):
+        for each in fields(value):
+            tensors_of(getattr(value, each.name), found)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Gaussian process")])
+def test_all_of_it_moves(name: str, device: torch.device) -> None:
+    posterior = CASES[name]().posterior
+    expected = numbers(posterior)
+    copied = posterior.moved_by(Mover("cpu", copy=True))
+    assert not tensors_of(copied).keys() & tensors_of(posterior).keys() and tensors_of(copied)
+    check_same(numbers(copied), expected)
+    there = posterior.to(device)
+    assert {value.device.type for value in tensors_of(there).values()} == {device.type}
+    found = numbers(there, NEW.to(device))
+    assert all(value.device.type == device.type for value in found)
+    check_same(found, expected, rtol=1e-6)
+    if name != "refits":
+        check_same([draws(copied, 2, 3)], [draws(posterior, 2, 3)])
+    check_same(numbers(posterior.to(device).to("cpu")), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Gaussian process")])

@@ -43,7 +43,7 @@ def both(
     for structure in (lw.MatrixFree(lw.solvers.CG(rtol=1e-12)), lw.Full(view="weights")):
         recipe = lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights])
         usual = case.fit(recipe)
-        fitted.append(usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood))
+        fitted.append(usual.with_hyperparameters(prior_for(prior, usual.network.uncertain), case.likelihood))
     free, full = fitted
     assert isinstance(free, MatrixFreePosterior) and isinstance(full, WeightPosterior)
     return free, full
@@ -114,7 +114,7 @@ def test_evidence_and_effective_dimension_cover_the_exact_ones(name: str, genera
 def test_the_evidence_is_exact_but_for_its_log_determinant() -> None:
     free, full = both("gaussian", prior="layerwise")
     noisier = lw.Gaussian(7.0)
-    changed = free.with_choices(free.prior, noisier), full.with_choices(full.prior, noisier)
+    changed = free.with_hyperparameters(free.prior, noisier), full.with_hyperparameters(full.prior, noisier)
     for posterior, exact in ((free, full), changed):
         log_det = posterior.log_det(20, generator=torch.Generator().manual_seed(0))
         estimate = posterior.log_marginal(20, generator=torch.Generator().manual_seed(0))
@@ -126,7 +126,7 @@ def test_the_evidence_is_exact_but_for_its_log_determinant() -> None:
 def test_other_noise_scales_the_curvature() -> None:
     free, full = both("gaussian")
     case, noisier = case_of("gaussian"), lw.Gaussian(25.0)
-    mine, theirs = free.with_choices(free.prior, noisier), full.with_choices(full.prior, noisier)
+    mine, theirs = free.with_hyperparameters(free.prior, noisier), full.with_hyperparameters(full.prior, noisier)
     close(moments(mine, case.new).covariance, moments(theirs, case.new).covariance)
     gamma = mine.effective_dimension(400, generator=torch.Generator().manual_seed(0))
     assert abs(gamma.value - theirs.effective_dimension()) <= 4 * gamma.stderr

@@ -55,7 +55,7 @@ def fitted(name: str, structure: str, weights: str = "all", prior: str = "isotro
     usual = fitted(name, structure, weights)
     chosen = prior_for(prior, usual.network.uncertain)
     if isinstance(usual, WeightPosterior):
-        return usual.with_choices(chosen, case.likelihood)
+        return usual.with_hyperparameters(chosen, case.likelihood)
     return case.fit(replace(recipe, prior=chosen))
 
 
@@ -80,11 +80,11 @@ def refusal(structure: str, weights: str, prior: str) -> type[Exception] | None:
 
 def dense_precision(posterior: lw.Posterior, ggn: Tensor, prior: Tensor) -> Tensor:
     """Λ as the structure defines it; for KFAC its own matrix, whose factors have tests of their own."""
-    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.held.operator, Dense | LowRank):
+    if not isinstance(posterior, WeightPosterior) or isinstance(posterior.curvature.operator, Dense | LowRank):
         return ggn + torch.diag(prior)
-    if isinstance(posterior.held.operator, Diagonal):
+    if isinstance(posterior.curvature.operator, Diagonal):
         return torch.diag(ggn.diagonal() + prior)
-    return posterior.held.operator.dense() + torch.diag(prior)
+    return posterior.curvature.operator.dense() + torch.diag(prior)
 
 
 def moments(posterior: lw.Posterior, x: Tensor, *, joint: bool = False) -> Moments | JointMoments:
@@ -162,7 +162,7 @@ def test_weights_and_functions_are_two_views_of_one_posterior(name: str, weights
 def test_other_choices_are_those_of_another_fit(name: str, structure: str) -> None:
     case, recipe = case_of(name), recipe_of(name, structure)
     prior, likelihood = lw.Isotropic(0.2), case.likelihood.scaled(7.0)
-    changed = fitted(name, structure).with_choices(prior, likelihood)
+    changed = fitted(name, structure).with_hyperparameters(prior, likelihood)
     again = replace(case, likelihood=likelihood).fit(replace(recipe, likelihood=likelihood, prior=prior))
     assert changed.log_marginal() == pytest.approx(again.log_marginal(), rel=1e-9)
     assert changed.effective_dimension() == pytest.approx(again.effective_dimension(), rel=1e-9)

@@ -48,7 +48,7 @@ def both(
     for structure in (lw.Sampled(samples, EXACT), lw.Full(view="weights")):
         recipe = lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights])
         usual = case.fit(recipe)
-        fitted.append(usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood))
+        fitted.append(usual.with_hyperparameters(prior_for(prior, usual.network.uncertain), case.likelihood))
     draws, full = fitted
     assert isinstance(draws, lw.posteriors.SampledPosterior) and isinstance(full, WeightPosterior)
     return draws, full
@@ -82,9 +82,9 @@ def test_other_choices_keep_the_noise_and_are_those_of_the_dense_matrices(factor
     exact = whitened(draws)
     assert exact.draws.shape == (full.network.size, exact.samples)
     choices = (lw.Layerwise((0.4 * factor, 3.0)), lw.Gaussian(2.5 * factor))
-    moved = exact.with_choices(*choices)
+    moved = exact.with_hyperparameters(*choices)
     assert moved.perturbation is exact.perturbation
-    full = full.with_choices(*choices)
+    full = full.with_hyperparameters(*choices)
     check_same(moved, full, case_of("gaussian"))
     check_evidence(moved, full)
 
@@ -119,8 +119,8 @@ def test_the_variance_of_each_estimator_of_the_effective_dimension(scale: float)
     """Twice the sum of γ_i² in the outputs, of (1 - γ_i)² in the weights."""
     draws, full = both("gaussian", samples=1000)
     choices = (lw.Isotropic(0.7), lw.Gaussian(2.5 * scale))
-    draws, full = draws.with_choices(*choices), full.with_choices(*choices)
-    eigenvalues = full.held.operator.eigenvalues() * scale
+    draws, full = draws.with_hyperparameters(*choices), full.with_hyperparameters(*choices)
+    eigenvalues = full.curvature.operator.eigenvalues() * scale
     gammas = eigenvalues / (eigenvalues + 0.7)
     for estimator, parts in (("outputs", gammas), ("weights", 1 - gammas)):
         error = (2 * parts.square().sum() / 1000).sqrt()

@@ -83,7 +83,7 @@ def test_at_the_mode_it_is_the_density_of_the_data_under_the_tangent_model(prior
     """``log N(y; offset, J A⁻¹ Jᵀ + B⁻¹ / s)``, with another noise than that of the fit."""
     case = problem("gaussian-per-output")
     posterior = full(case, prior)
-    posterior = posterior.with_choices(prior, replace(posterior.likelihood, precision=(0.2, 1.2)))
+    posterior = posterior.with_hyperparameters(prior, replace(posterior.likelihood, precision=(0.2, 1.2)))
     dense = Linearised(case, posterior.network)
     f, j = dense.outputs(case.x), dense.jacobian(case.x)
     offset = f - torch.einsum("ncd,d->nc", j, dense.theta) if target == "affine" else torch.zeros_like(f)

@@ -78,7 +78,7 @@ def test_fisher_matrices_are_weighted_once(curvature: lw.MCFisher | lw.Empirical
     for weight in (1.0, float(TIMES)):
         recipe = lw.Laplace(lw.Categorical(weight=weight), structure=lw.Diagonal(), curvature=curvature)
         posterior = case.fit(recipe, generator=torch.Generator().manual_seed(0))
-        diagonals.append(posterior.held.operator.diagonal())
+        diagonals.append(posterior.curvature.operator.diagonal())
     torch.testing.assert_close(diagonals[1], TIMES * diagonals[0])
 
 

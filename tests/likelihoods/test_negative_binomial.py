@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import NegativeBinomial, Poisson
 from tests.checker import unchecked
@@ -100,7 +100,7 @@ class TestCalibrated:
         x = normal(300, 3)
         model = mlp(1)
         y = NegativeBinomial(2.0).draw(model.eval()(x).detach(), generator=generator)
-        network = Map(model, NegativeBinomial()).calibrated((x, y))
+        network = PlainNetwork(model, NegativeBinomial()).calibrated((x, y))
         assert network.likelihood == NegativeBinomial().calibrated(network.outputs(x), y)
 
 

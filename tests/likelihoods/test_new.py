@@ -13,7 +13,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.likelihoods.elementwise import Elementwise
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments import Outputs
 from lapwing.predictive import Link, Predictive
 from tests.posterior_cases import mlp, normal

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError, ShapeError
-from lapwing.moments.rounding import nonnegative
+from lapwing.moments.rounding import clamp_rounding
 from lapwing.predictive import Classification, Draws, JointMoments, Moments
 from tests.posterior_cases import refused
 
@@ -118,7 +118,7 @@ def test_a_covariance_that_is_not_finite_is_refused(bad: float) -> None:
 
 
 def test_an_empty_batch_is_fine() -> None:
-    assert nonnegative(torch.zeros(0, 3), "variance").shape == (0, 3)
+    assert clamp_rounding(torch.zeros(0, 3), "variance").shape == (0, 3)
     assert Moments(torch.zeros(0, 3), torch.zeros(0, 3, 3)).sample(2).shape == (2, 0, 3)
 
 

@@ -63,7 +63,7 @@ def test_every_answer_is_that_of_the_covariance(name: str) -> None:
     for found in (wide.select(slice(1, 4)), whole.select(slice(1, 4))):
         close(found.mean, wide.mean[..., 1:4])
         close(found.covariance, covariance[..., 1:4, 1:4])
-    for found in (wide.at(slice(1, 4)), whole.at(slice(1, 4))):
+    for found in (wide.at_positions(slice(1, 4)), whole.at_positions(slice(1, 4))):
         close(found.mean, wide.mean.view(-1, C)[1:4])
         close(found.covariance, covariance.view(-1, C, C)[1:4])
     drawn = wide.sample(20000, generator=torch.Generator().manual_seed(1)) - wide.mean

@@ -160,13 +160,13 @@ def test_backpack_mixes_expand_and_reduce() -> None:
     expand = recipe.fit(model, (x, y))
     reduce = replace(recipe, structure=lw.KFAC(sharing="reduce", bias="separate")).fit(model, (x, y))
     assert isinstance(expand, WeightPosterior) and isinstance(reduce, WeightPosterior)
-    whole, summed = expand.held.operator, reduce.held.operator
+    whole, summed = expand.curvature.operator, reduce.curvature.operator
     assert isinstance(whole, BlockDiagonal) and isinstance(summed, BlockDiagonal)
     convolution, gradients = whole.blocks[0], summed.blocks[0]
     assert isinstance(convolution, Kronecker) and isinstance(gradients, Kronecker)
     mixture = Kronecker(gradients.left, convolution.right, 9.0 * convolution.scale)
     blocks = (mixture, summed.blocks[1], *whole.blocks[2:])
-    mixed = replace(expand, held=BlockedCurvature(replace(whole, blocks=blocks), expand.held.partition))
+    mixed = replace(expand, curvature=BlockedCurvature(replace(whole, blocks=blocks), expand.curvature.partition))
     other = peer("convolutional", "all", "kron", backends.BackPackGGN)
     check_same(mixed, other, new)
     assert mixed.log_marginal() != pytest.approx(expand.log_marginal(), rel=1e-3)

@@ -159,14 +159,14 @@ class TestChoices:
         case, posterior = fit("gaussian")
         assert posterior.trace == ()
         steps = tuple(Step(float(i), (1.0,), 2.0, 3.0) for i in range(3))
-        once = posterior.with_choices(lw.Isotropic(2.0), case.likelihood, steps[:2])
-        assert once.with_choices(lw.Isotropic(3.0), case.likelihood, steps[2:]).trace == steps
+        once = posterior.with_hyperparameters(lw.Isotropic(2.0), case.likelihood, steps[:2])
+        assert once.with_hyperparameters(lw.Isotropic(3.0), case.likelihood, steps[2:]).trace == steps
 
     @every_structure
     def test_leave_the_posterior_as_it_is(self, structure: str) -> None:
         case, posterior = fit("gaussian", structure)
         before = posterior.log_marginal(), posterior.predict(case.new).variance
-        changed = posterior.with_choices(lw.Isotropic(9.0), replace(case.likelihood, precision=7.0))
+        changed = posterior.with_hyperparameters(lw.Isotropic(9.0), replace(case.likelihood, precision=7.0))
         assert changed.log_marginal() != before[0]
         assert not torch.allclose(changed.predict(case.new).variance, before[1])
         assert posterior.log_marginal() == before[0]
@@ -174,11 +174,11 @@ class TestChoices:
 
     def test_reuse_the_evidence_of_the_same_kind_of_prior(self) -> None:
         case, posterior = fit("gaussian")
-        before = posterior.with_choices(lw.Isotropic(9.0), case.likelihood)
+        before = posterior.with_hyperparameters(lw.Isotropic(9.0), case.likelihood)
         assert before.evidence is posterior.evidence, "whichever asks first"
-        assert posterior.with_choices(lw.Isotropic(9.0), case.likelihood).evidence is posterior.evidence
-        assert replace(posterior, held=replace(posterior.held)).evidence is not posterior.evidence
-        assert posterior.with_choices(lw.Layerwise(9.0), case.likelihood).evidence is not posterior.evidence
+        assert posterior.with_hyperparameters(lw.Isotropic(9.0), case.likelihood).evidence is posterior.evidence
+        assert replace(posterior, curvature=replace(posterior.curvature)).evidence is not posterior.evidence
+        assert posterior.with_hyperparameters(lw.Layerwise(9.0), case.likelihood).evidence is not posterior.evidence
 
     @pytest.mark.parametrize(
         ("then", "now", "factor"),
@@ -210,7 +210,7 @@ class TestChoices:
         _, posterior = fit("gaussian")
         fitted = replace(posterior, model=replace(posterior.model, likelihood=then))
         with refused(UnsupportedError, "one factor"):
-            fitted.with_choices(posterior.prior, now)
+            fitted.with_hyperparameters(posterior.prior, now)
 
     @every_structure
     @pytest.mark.parametrize("name", ["gaussian", "images", "tokens", "pixels"])
@@ -221,7 +221,7 @@ class TestChoices:
             likelihoods[1] = replace(case.likelihood, precision=9.0)
         layers = len(posterior.network.uncertain.layers)
         values = (1.0, 0.2, tuple(1.0 + i for i in range(layers)))
-        choices = [posterior.with_choices(lw.Layerwise(v), f) for v, f in zip(values, likelihoods, strict=True)]
+        choices = [posterior.with_hyperparameters(lw.Layerwise(v), f) for v, f in zip(values, likelihoods, strict=True)]
         together = posterior.outputs_each(case.new, choices)
         kind = "outputs" if name == "gaussian" else "logits"
         alone = [getattr(choice.predict(case.new), kind) for choice in choices]
@@ -241,14 +241,18 @@ class TestEvidence:
         y = model(x).detach() + 0.1 * normal(400, 1, seed=2)
         posterior = lw.Laplace(lw.Gaussian(100.0)).fit(model, (x, y))
         precisions = [1.0, 25.0, 600.0]
-        scores = [posterior.with_choices(lw.Isotropic(p), lw.Gaussian(100.0)).log_marginal() for p in precisions]
+        scores = [
+            posterior.with_hyperparameters(lw.Isotropic(p), lw.Gaussian(100.0)).log_marginal() for p in precisions
+        ]
         assert scores[1] > max(scores[0], scores[2]) + 5
 
     @every_structure
     def test_effective_dimension_falls_from_the_rank_to_zero(self, structure: str) -> None:
         case, posterior = fit("gaussian", structure)
         priors = (1e-9, 1.0, 1e9)
-        gammas = [posterior.with_choices(lw.Isotropic(p), case.likelihood).effective_dimension() for p in priors]
+        gammas = [
+            posterior.with_hyperparameters(lw.Isotropic(p), case.likelihood).effective_dimension() for p in priors
+        ]
         assert gammas[0] > gammas[1] > gammas[2] >= 0
         assert gammas[2] == pytest.approx(0.0, abs=1e-3)
         if structure.startswith("full"):

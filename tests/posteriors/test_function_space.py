@@ -46,7 +46,7 @@ def test_weights_are_drawn_with_the_dense_covariance(name: str, monkeypatch: pyt
     """Draws are linear in their noise: all unit vectors in its place give a root of the covariance."""
     case, posterior = fit(name, lw.Layerwise(0.7))
     likelihood = lw.Gaussian(4.0) if isinstance(case.likelihood, lw.Gaussian) else case.likelihood
-    posterior = posterior.with_choices(posterior.prior, likelihood)
+    posterior = posterior.with_hyperparameters(posterior.prior, likelihood)
     d, m = posterior.network.size, posterior.grams.shape[-1]
     precision = posterior.noise_scale * Linearised(case, posterior.network).ggn + 0.7 * torch.eye(d).double()
     torch.testing.assert_close(posterior.precision_operator @ torch.eye(d).double(), precision)
@@ -70,7 +70,7 @@ def test_networks_with_drawn_weights_are_averaged(generator: torch.Generator) ->
 def test_refuses_a_prior_with_other_groups(before: lw.priors.Prior, after: lw.priors.Prior) -> None:
     case, posterior = fit("categorical", before)
     with refused(UnsupportedError, "as the kernel was computed for it"):
-        posterior.with_choices(after, case.likelihood)
+        posterior.with_hyperparameters(after, case.likelihood)
 
 
 def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatc
 def test_interpolates_certain_data() -> None:
     """With hardly any noise, the outputs at the training inputs are known."""
     case, posterior = fit("gaussian")
-    sharp = posterior.with_choices(lw.Isotropic(), lw.Gaussian(1e10))
+    sharp = posterior.with_hyperparameters(lw.Isotropic(), lw.Gaussian(1e10))
     assert float(sharp.predict(case.x).outputs.std.max()) < 1e-3 < float(posterior.predict(case.x).outputs.std.min())
 
 
@@ -105,7 +105,7 @@ def test_a_newton_step_ends_at_the_mode_of_the_linear_model(prior: lw.Layerwise)
     )
     assert isinstance(weights, WeightPosterior) and isinstance(functions, FunctionPosterior)
     louder = case.likelihood.scaled(4.0)
-    step = functions.with_choices(prior, louder).mode_step()
+    step = functions.with_hyperparameters(prior, louder).mode_step()
     assert weights.mode_shift is not None and step is not None
     alpha = weights.prior_precisions
     torch.testing.assert_close(step, weights.mode_shift.step(alpha, alpha.new_tensor(4.0)), rtol=1e-9, atol=1e-11)

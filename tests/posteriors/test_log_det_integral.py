@@ -12,8 +12,8 @@ from lapwing.linear.model import Matrix
 from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import CG
-from lapwing.posteriors import log_det_integral
-from lapwing.posteriors.log_det_integral import log_det_ratio, quadrature
+from lapwing.posteriors import log_det_integral as integral
+from lapwing.posteriors.log_det_integral import log_det_integral, quadrature
 from tests.posterior_cases import normal
 
 EXACT = CG(rtol=1e-12)
@@ -41,15 +41,15 @@ def exact(problem: Problem) -> float:
 @pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e4])
 def test_is_the_log_determinant_where_the_noise_is_the_precision_itself(scale: float) -> None:
     problem = model(scale)
-    values, _ = log_det_ratio(problem, whitened(problem), EXACT)
-    assert values.mean().item() == pytest.approx(exact(problem), rel=1e-4, abs=log_det_integral.TAIL**2 / 2)
+    values, _ = log_det_integral(problem, whitened(problem), EXACT)
+    assert values.mean().item() == pytest.approx(exact(problem), rel=1e-4, abs=integral.TAIL**2 / 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_covers_it_from_random_draws(seed: int) -> None:
     problem = model()
     noise = Perturbation.drawn(problem, 400, generator=torch.Generator().manual_seed(seed))
-    values, solutions = log_det_ratio(problem, noise, EXACT)
+    values, solutions = log_det_integral(problem, noise, EXACT)
     assert abs(values.mean().item() - exact(problem)) < 3 * values.std().item() / 20
     assert all(solution.converged and not solution.value.numel() for solution in solutions)
 
@@ -58,9 +58,9 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
     problem = model()
     errors = []
     for tail in (1.0, 0.1):
-        monkeypatch.setattr(log_det_integral, "TAIL", tail)
-        monkeypatch.setattr(log_det_integral, "ACCURACY", 1e-9)
-        values, _ = log_det_ratio(problem, whitened(problem), EXACT)
+        monkeypatch.setattr(integral, "TAIL", tail)
+        monkeypatch.setattr(integral, "ACCURACY", 1e-9)
+        values, _ = log_det_integral(problem, whitened(problem), EXACT)
         errors.append(exact(problem) - values.mean().item())
         assert 0 < errors[-1] < tail**2 / 2
     assert errors[1] < errors[0] / 30
@@ -68,7 +68,7 @@ def test_the_tail_is_closed_at_little_effective_dimension(monkeypatch: pytest.Mo
 
 def test_nothing_is_charged_for_no_curvature() -> None:
     problem = Problem.of(Matrix(torch.zeros(3, 5, dtype=torch.float64)), Diagonal(torch.ones(5, dtype=torch.float64)))
-    values, solutions = log_det_ratio(problem, Perturbation.drawn(problem, 2), EXACT)
+    values, solutions = log_det_integral(problem, Perturbation.drawn(problem, 2), EXACT)
     assert not values.any() and len(solutions) == 1
 
 

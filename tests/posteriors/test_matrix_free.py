@@ -127,7 +127,7 @@ def test_a_network_that_was_written_to_is_refused(ask: str) -> None:
 def test_other_choices_share_what_products_keep() -> None:
     posterior = fitted()
     posterior.predict(problem("images").new)
-    changed = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
+    changed = posterior.with_hyperparameters(lw.Isotropic(3.0), posterior.likelihood)
     assert changed.problem.curvature is posterior.problem.curvature
     assert (
         changed.problem.curvature_cache is posterior.problem.curvature_cache
@@ -141,7 +141,7 @@ def test_an_effective_dimension_knows_the_noise() -> None:
     recipe = lw.Laplace(lw.Gaussian(2.0), structure=lw.MatrixFree())
     posterior = recipe.fit(seeded(lambda: nn.Linear(3, 1)).double(), (x, x[:, :1]))
     assert isinstance(posterior, MatrixFreePosterior)
-    quieter = posterior.with_choices(lw.Isotropic(1.0), lw.Gaussian(7.0))
+    quieter = posterior.with_hyperparameters(lw.Isotropic(1.0), lw.Gaussian(7.0))
     size = 7.0 * (float(x.square().sum()) + 1)
     assert quieter.effective_dimension(2).value == pytest.approx(size / (1 + size), rel=1e-5)
 
@@ -198,7 +198,7 @@ def test_can_be_tuned_by_the_evidence_only_where_draws_are_enough() -> None:
 
 def test_comparisons_of_choices_are_those_of_predictions() -> None:
     posterior, x = fitted(), problem("images").new
-    other = posterior.with_choices(lw.Isotropic(5.0), posterior.likelihood)
+    other = posterior.with_hyperparameters(lw.Isotropic(5.0), posterior.likelihood)
     found = posterior.outputs_each(x, [posterior, other])
     expected = other.solved_outputs(x).moments.covariance
     torch.testing.assert_close(found[1].covariance, expected, rtol=1e-8, atol=1e-10)

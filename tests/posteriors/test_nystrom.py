@@ -56,7 +56,7 @@ def dense_precision(posterior: lw.posteriors.NystromPosterior, ggn: Tensor) -> t
 def test_is_the_curvature_compressed_on_the_span(name: str, weights: str, prior: str) -> None:
     case, usual, model = fitted(name, weights=weights)
     likelihood = case.likelihood.scaled(7.0)
-    posterior = usual.with_choices(prior_for(prior, usual.network.uncertain), likelihood)
+    posterior = usual.with_hyperparameters(prior_for(prior, usual.network.uncertain), likelihood)
     precision, a = dense_precision(posterior, model.ggn)
     close(posterior.precision_operator.dense(), precision)
     joint = model.joint_covariance(precision)
@@ -93,7 +93,7 @@ def test_without_the_residual_the_covariance_is_that_of_the_span_alone(name: str
 @pytest.mark.parametrize("prior", ["isotropic", "diagonal"])
 def test_drawn_weights_have_the_covariance_of_the_precision(prior: str, generator: torch.Generator) -> None:
     case, usual, model = fitted("images")
-    posterior = usual.with_choices(prior_for(prior, usual.network.uncertain), case.likelihood)
+    posterior = usual.with_hyperparameters(prior_for(prior, usual.network.uncertain), case.likelihood)
     covariance = torch.linalg.inv(dense_precision(posterior, model.ggn)[0])
     check_covariance(posterior.sample(20_000, generator=generator), posterior.network.weights, covariance)
 
@@ -103,7 +103,7 @@ def test_choices_share_their_passes_and_answer_as_if_alone(residual: bool) -> No
     case, posterior, _ = fitted("images", residual)
     layout = posterior.network.uncertain
     priors = [lw.Isotropic(0.1), lw.Isotropic(3.0), prior_for("layerwise", layout), prior_for("diagonal", layout)]
-    choices = [posterior.with_choices(prior, case.likelihood) for prior in priors]
+    choices = [posterior.with_hyperparameters(prior, case.likelihood) for prior in priors]
     together = posterior.outputs_each(case.new, choices)
     for choice, moments in zip(choices, together, strict=True):
         close(moments.covariance, choice.outputs_each(case.new, [choice])[0].covariance)

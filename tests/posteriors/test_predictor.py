@@ -26,7 +26,7 @@ def test_every_posterior_predicts_by_its_own_link_unless_told() -> None:
     for posterior in every_kind(case):
         assert (posterior.link, posterior.temperature) == ("qmc", 1.0)
         changed = posterior.with_link("pairwise", 1.5)
-        moved = changed.with_choices(lw.Isotropic(2.0), case.likelihood)
+        moved = changed.with_hyperparameters(lw.Isotropic(2.0), case.likelihood)
         for one in (changed, moved):
             (moments,) = one.outputs_each(case.new, [one])
             expected = case.likelihood.predictive(moments, "pairwise", temperature=1.5)

@@ -16,7 +16,7 @@ from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, Uns
 from lapwing.ground.results import Solution
 from lapwing.posteriors import Step, base, sampled
 from lapwing.posteriors.effective_dimension import by_draws
-from lapwing.posteriors.log_det_integral import log_det_ratio
+from lapwing.posteriors.log_det_integral import log_det_integral
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.meter import Meter
@@ -50,7 +50,7 @@ class TestSolves:
     def test_once_and_only_when_draws_are_asked_for(self) -> None:
         spy, x = Spy(), problem("images").new
         posterior = fitted(solver=spy)
-        moved = posterior.with_choices(lw.Isotropic(2.0), posterior.likelihood)
+        moved = posterior.with_hyperparameters(lw.Isotropic(2.0), posterior.likelihood)
         assert not spy.starts and posterior.samples == 4
         for _ in range(2):
             moved.predict(x)
@@ -69,8 +69,8 @@ class TestSolves:
         spy = Spy()
         posterior = fitted(solver=spy)
         here = posterior.draws
-        once = posterior.with_choices(lw.Layerwise((7.0, 0.7, 2.8)), posterior.likelihood)
-        twice = once.with_choices(lw.Isotropic(70.0), posterior.likelihood)
+        once = posterior.with_hyperparameters(lw.Layerwise((7.0, 0.7, 2.8)), posterior.likelihood)
+        twice = once.with_hyperparameters(lw.Isotropic(70.0), posterior.likelihood)
         _ = twice.draws
         assert len(spy.starts) == 2
         torch.testing.assert_close(spy.starts[1], here / 10)
@@ -82,16 +82,16 @@ class TestSolves:
         posterior = fitted(solver=spy)
         gamma = posterior.effective_dimension()
         step = Step(-1.0, (0.7,), None, 1.0)
-        same = posterior.with_choices(lw.Isotropic(0.7), posterior.likelihood, (step,))
+        same = posterior.with_hyperparameters(lw.Isotropic(0.7), posterior.likelihood, (step,))
         assert same.trace == (step,) and same.draws is posterior.draws and len(spy.starts) == 1
         assert same.effective_dimension() == gamma
-        other = same.with_choices(lw.Isotropic(0.7 + 1e-12), posterior.likelihood)
+        other = same.with_hyperparameters(lw.Isotropic(0.7 + 1e-12), posterior.likelihood)
         assert other.draws is not same.draws and other.output_squares is not same.output_squares
 
     def test_are_not_where_the_noise_alone_moved(self) -> None:
         posterior = fitted(name="gaussian")
         here = posterior.draws
-        there = posterior.with_choices(lw.Isotropic(0.7), lw.Gaussian(250.0))
+        there = posterior.with_hyperparameters(lw.Isotropic(0.7), lw.Gaussian(250.0))
         expected = EXACT.solve(there.problem, there.perturbation.right_hand_side(there.problem)).value
         torch.testing.assert_close(there.draws, expected)
         assert not torch.allclose(there.draws, here, rtol=0.1)
@@ -100,14 +100,14 @@ class TestSolves:
         spy = Spy()
         posterior = fitted(solver=spy)
         start = torch.ones_like(posterior.perturbation.prior)
-        again = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood).restarted(start)
+        again = posterior.with_hyperparameters(lw.Isotropic(3.0), posterior.likelihood).restarted(start)
         _ = again.draws
         assert spy.starts == [start] and again.prior == lw.Isotropic(3.0)
 
     def test_share_what_products_keep(self) -> None:
         posterior = fitted()
         _ = posterior.draws
-        moved = posterior.with_choices(lw.Isotropic(3.0), posterior.likelihood)
+        moved = posterior.with_hyperparameters(lw.Isotropic(3.0), posterior.likelihood)
         assert moved.problem.curvature is posterior.problem.curvature
         assert moved.problem.prior.values.max() == 3.0 and moved.problem.scale == 1.0
 
@@ -171,7 +171,7 @@ class TestDraws:
     def test_of_several_choices_at_once(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sampled, "BLOCKS", room)
         posterior, x = fitted(), problem("images").new
-        other = posterior.with_choices(lw.Isotropic(5.0), posterior.likelihood)
+        other = posterior.with_hyperparameters(lw.Isotropic(5.0), posterior.likelihood)
         found = posterior.outputs_each(x, [posterior, other])
         for moments, choice in zip(found, (posterior, other), strict=True):
             torch.testing.assert_close(moments.covariance, choice.predict(x).logits.covariance)
@@ -187,14 +187,14 @@ class TestNumbers:
 
     def test_of_the_evidence_are_half_those_of_its_log_determinant(self) -> None:
         posterior = fitted(name="gaussian")
-        ratios, _ = log_det_ratio(posterior.problem, posterior.perturbation, EXACT)
+        ratios, _ = log_det_integral(posterior.problem, posterior.perturbation, EXACT)
         estimate = posterior.log_marginal()
         assert estimate.stderr == pytest.approx(0.5 * float(ratios.std()) / 2)
         plain = posterior.totals.nll + 0.35 * float(posterior.network.weights.square().sum())
         assert estimate.value == pytest.approx(-plain - 0.5 * float(ratios.mean()))
 
     def test_of_the_outputs_scale_with_the_noise(self) -> None:
-        posterior = fitted(name="gaussian").with_choices(lw.Isotropic(0.7), lw.Gaussian(5.0))
+        posterior = fitted(name="gaussian").with_hyperparameters(lw.Isotropic(0.7), lw.Gaussian(5.0))
         squares = posterior.output_squares
         moved = posterior.draws * (posterior.problem.curvature @ posterior.draws)
         torch.testing.assert_close(squares, moved.sum(0, keepdim=True))
@@ -282,7 +282,7 @@ def test_draws_that_are_kept_count_every_group_anew() -> None:
     x, y = torch.randn(20, 2).double(), torch.randint(0, 2, (20,))
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Sampled(samples=3)).fit(model, (x, y))
     whole = posterior.output_squares
-    regrouped = posterior.with_choices(lw.Layerwise(1.0), posterior.likelihood)
+    regrouped = posterior.with_hyperparameters(lw.Layerwise(1.0), posterior.likelihood)
     assert len(regrouped.prior_precisions) == len(regrouped.output_squares) > 1
     torch.testing.assert_close(regrouped.output_squares.sum(0), whole.sum(0))
 

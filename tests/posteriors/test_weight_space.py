@@ -82,7 +82,7 @@ def test_networks_with_drawn_weights_are_averaged(name: str, generator: torch.Ge
 def test_precision_keeps_the_structure(structure: str, kind: type) -> None:
     _, posterior = fit("images", structure)
     assert type(posterior.precision.operator) is kind
-    assert posterior.precision.partition == posterior.held.partition
+    assert posterior.precision.partition == posterior.curvature.partition
 
 
 def test_only_gaussian_likelihoods_know_their_mode() -> None:
@@ -130,7 +130,7 @@ def test_a_curvature_whose_rounding_is_above_the_prior_warns_in_the_weight_view(
     recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=lw.Full(view="weights"), prior=lw.Isotropic(1e10))
     posterior = recipe.fit(model, (x, y))
     posterior.outputs_each(x, [posterior])
-    weaker = posterior.with_choices(lw.Isotropic(1.0), posterior.likelihood)
+    weaker = posterior.with_hyperparameters(lw.Isotropic(1.0), posterior.likelihood)
     with pytest.warns(lw.ConvergenceWarning, match=r"rounding of the curvature"):
         weaker.outputs_each(x, [weaker])
 

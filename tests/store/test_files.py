@@ -59,7 +59,7 @@ def answers(posterior: Posterior, new: Any) -> list[Tensor]:
         posterior.sample_functions(new, 3, generator=seed()),
     ]
     if isinstance(posterior, WeightPosterior):
-        asked += [posterior.sample(3, generator=seed()), posterior.held.operator.diagonal()]
+        asked += [posterior.sample(3, generator=seed()), posterior.curvature.operator.diagonal()]
         drawn = posterior.predict(new, linearised=False, samples=3, generator=seed())
         asked.append(drawn.sample(2, generator=seed()))
     return asked
@@ -105,7 +105,7 @@ def test_round_trip_of_every_selection_and_prior(
 ) -> None:
     case = problem("images")
     fitted = case.fit(lw.Laplace(case.likelihood, structure=structure, weights=WEIGHTS[weights]))
-    posterior = fitted.with_choices(prior_of(prior, fitted.network.uncertain), case.likelihood)
+    posterior = fitted.with_hyperparameters(prior_of(prior, fitted.network.uncertain), case.likelihood)
     loaded = again(posterior, tmp_path)
     check_same(loaded, posterior, case.new)
     assert loaded.network.uncertain == posterior.network.uncertain
@@ -113,7 +113,7 @@ def test_round_trip_of_every_selection_and_prior(
 
 def with_rank(posterior: Posterior, base: Diagonal | None) -> WeightPosterior:
     assert isinstance(posterior, WeightPosterior)
-    return replace(posterior, held=BlockedCurvature(LowRank(normal(posterior.network.size, 3), base)))
+    return replace(posterior, curvature=BlockedCurvature(LowRank(normal(posterior.network.size, 3), base)))
 
 
 @pytest.mark.parametrize("based", [False, True])
@@ -130,13 +130,13 @@ def test_round_trip_of_low_rank_curvature(based: bool, tmp_path: Path) -> None:
 def test_noise_prior_and_trace_of_tuning_survive_and_tuning_goes_on(structure: str, tmp_path: Path) -> None:
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Layerwise(), structure=STRUCTURES[structure]))
-    tuned = posterior.with_choices(lw.Layerwise((0.3, 2.0)), lw.Gaussian(1.7), STEPS)
+    tuned = posterior.with_hyperparameters(lw.Layerwise((0.3, 2.0)), lw.Gaussian(1.7), STEPS)
     loaded = again(tuned, tmp_path)
     check_same(loaded, tuned, case.new)
     assert loaded.fitted == case.likelihood
     further = (lw.Layerwise((5.0, 0.4)), lw.Gaussian(0.9), STEPS[:1])
-    check_same(loaded.with_choices(*further), tuned.with_choices(*further), case.new)
-    assert loaded.with_choices(*further).trace == STEPS + STEPS[:1]
+    check_same(loaded.with_hyperparameters(*further), tuned.with_hyperparameters(*further), case.new)
+    assert loaded.with_hyperparameters(*further).trace == STEPS + STEPS[:1]
 
 
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac"])
@@ -249,7 +249,7 @@ def test_loaded_posterior_is_on_the_network_s_device(device: torch.device, tmp_p
     posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(model, case.batches())
     loaded = again(posterior, tmp_path)
     assert isinstance(loaded, WeightPosterior)
-    assert loaded.held.operator.device == loaded.network.weights.device == next(model.parameters()).device
+    assert loaded.curvature.operator.device == loaded.network.weights.device == next(model.parameters()).device
     check_same(loaded, posterior, case.new)
     save(posterior, tmp_path / "moved")
     moved = load(tmp_path / "moved", copy.deepcopy(model).cpu())
@@ -259,7 +259,7 @@ def test_loaded_posterior_is_on_the_network_s_device(device: torch.device, tmp_p
 def test_header_tells_what_is_inside(tmp_path: Path) -> None:
     case = problem("categorical")
     recipe = lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.KFAC(), weights=lw.LastLayer())
-    posterior = case.fit(recipe).with_choices(lw.Isotropic(0.7), case.likelihood, STEPS[1:])
+    posterior = case.fit(recipe).with_hyperparameters(lw.Isotropic(0.7), case.likelihood, STEPS[1:])
     save(posterior, tmp_path / "a")
     header = read_header(tmp_path / "a")
     assert header["posterior"] == "WeightPosterior"

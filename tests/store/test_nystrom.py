@@ -39,8 +39,8 @@ def test_span_and_report_survive(residual: bool, tmp_path: Path) -> None:
     assert torch.equal(ours.eigenvalues, theirs.eigenvalues) and torch.equal(ours.pairs, theirs.pairs)
     assert loaded.residual is residual and len(ours.trace) > 2
     for one in (loaded, posterior):
-        assert one.with_choices(lw.Layerwise(2.0), case.likelihood).log_marginal() == pytest.approx(
-            posterior.with_choices(lw.Layerwise(2.0), case.likelihood).log_marginal(), rel=1e-12
+        assert one.with_hyperparameters(lw.Layerwise(2.0), case.likelihood).log_marginal() == pytest.approx(
+            posterior.with_hyperparameters(lw.Layerwise(2.0), case.likelihood).log_marginal(), rel=1e-12
         )
     draws = [one.sample(3, generator=torch.Generator().manual_seed(0)) for one in (loaded, posterior)]
     assert torch.equal(*draws)

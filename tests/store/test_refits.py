@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
 from lapwing.methods.hessian_free import HessianFreePosterior, PreTrained
 from lapwing.store import load, read_header, save
@@ -80,7 +80,7 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_posterior_is_refused(tmp_path: Path) -> None:
-    odd: Any = Map(problem("gaussian").model, lw.Gaussian())
+    odd: Any = PlainNetwork(problem("gaussian").model, lw.Gaussian())
     with unchecked(), refused(ConfigError, "the posterior"):
         save(odd, tmp_path / "a")
     case = problem("gaussian")

@@ -62,7 +62,7 @@ def test_what_needs_the_data_says_so_without_them(tmp_path: Path) -> None:
     for ask in (
         loaded.log_marginal,
         lambda: loaded.resampled(4),
-        lambda: loaded.with_choices(lw.Isotropic(3.0), loaded.likelihood).draws,
+        lambda: loaded.with_hyperparameters(lw.Isotropic(3.0), loaded.likelihood).draws,
     ):
         with refused(UnsupportedError, "its training data"):
             ask()
@@ -74,7 +74,7 @@ def test_goes_on_with_the_data(tmp_path: Path) -> None:
     for data in (case.batches(), (case.x, case.y), shuffled):
         loaded = again(posterior, tmp_path, data)
         choices = (posterior.prior.with_precisions(torch.tensor([3.0])), posterior.likelihood)
-        moved, expected = loaded.with_choices(*choices), posterior.with_choices(*choices)
+        moved, expected = loaded.with_hyperparameters(*choices), posterior.with_hyperparameters(*choices)
         torch.testing.assert_close(moved.draws, expected.draws, rtol=1e-6, atol=1e-7)
         assert loaded.effective_dimension() == posterior.effective_dimension()
 

@@ -36,7 +36,7 @@ class TestAuto:
             with caplog.at_level(logging.INFO, logger="lapwing"):
                 posterior = fit(case, lw.Auto(max_flops=affordable))
             assert isinstance(posterior, FunctionPosterior if operator is None else WeightPosterior)
-            assert operator is None or isinstance(posterior.held.operator, operator)
+            assert operator is None or isinstance(posterior.curvature.operator, operator)
         words = ("Full(view='weights'", "Full(view='functions'", "KFAC(", "12 weights", "8 training outputs")
         assert all(word in caplog.text for word in words)
 
@@ -62,19 +62,19 @@ class TestAuto:
     @pytest.mark.parametrize("prior", [lw.GPrior(), lw.DiagonalPrior(torch.ones(12))])
     def test_picks_diagonal_for_a_prior_that_differs_from_weight_to_weight(self, prior: lw.GPrior) -> None:
         posterior = fit(wide(6), lw.Auto(max_flops=1.0), prior=prior)
-        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.curvature.operator, Diagonal)
         assert posterior.log_marginal() < 0
 
     def test_picks_diagonal_for_many_single_weights(self) -> None:
         posterior = fit(wide(6), lw.Auto(max_flops=1.0), weights=lw.Subnetwork(11, by="magnitude"))
-        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Diagonal)
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.curvature.operator, Diagonal)
 
     @pytest.mark.parametrize(
         "options", [{"curvature": lw.Hessian(damping=9.0)}, {"prior": lw.DiagonalPrior(torch.ones(12))}]
     )
     def test_what_the_outputs_do_not_know_is_not_held_by_them(self, options: dict[str, object]) -> None:
         posterior = fit(wide(6), lw.Auto(max_flops=flops(12, 8)), **options)
-        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, Dense)
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.curvature.operator, Dense)
 
     def test_labels_are_sampled_where_backward_passes_are_too_many_by_their_count(
         self, caplog: pytest.LogCaptureFixture

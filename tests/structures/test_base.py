@@ -87,7 +87,7 @@ def test_evidence_variance_and_dimension(name: str, structure: str) -> None:
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, prior=GPrior(0.3), structure=EXACT[structure]))
     for a in (0.3, 2.0):
-        changed = posterior.with_choices(posterior.prior.with_precisions(torch.tensor([a])), case.likelihood)
+        changed = posterior.with_hyperparameters(posterior.prior.with_precisions(torch.tensor([a])), case.likelihood)
         linear, precision, prior = dense(changed, name)
         expected = linear.log_marginal(precision, prior)
         assert math.isclose(float(changed.log_marginal()), expected, rel_tol=1e-8)
@@ -114,7 +114,7 @@ def test_tuning_finds_the_best_precision(structure: lw.Full, method: lw.MacKay) 
     tuned = lw.tune(case.fit(lw.Laplace(case.likelihood, prior=GPrior(0.3), structure=structure)), method)
     best = tuned.prior.precisions(tuned.network.uncertain)
     values = [
-        float(tuned.with_choices(tuned.prior.with_precisions(c * best), case.likelihood).log_marginal())
+        float(tuned.with_hyperparameters(tuned.prior.with_precisions(c * best), case.likelihood).log_marginal())
         for c in (0.99, 1.0, 1.01)
     ]
     assert values[1] == max(values)
@@ -144,7 +144,7 @@ def test_kronecker_factors_are_refused() -> None:
         case.fit(lw.Laplace(case.likelihood, prior=GPrior(), structure=lw.KFAC()))
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
     single = lw.DiagonalPrior(1.0 + torch.arange(posterior.network.size).double())
-    posterior = posterior.with_choices(single, posterior.likelihood)
+    posterior = posterior.with_hyperparameters(single, posterior.likelihood)
     for ask in (lambda: posterior.log_marginal(), lambda: posterior.predict(case.new), lambda: lw.tune(posterior)):
         with refused(UnsupportedError, "one value for all entries"):
             ask()
@@ -160,12 +160,12 @@ def test_another_scale_is_another_prior() -> None:
     before = weights.log_marginal()
     other = GPrior(0.3).scaled_by(torch.ones(weights.network.size), weights.network.uncertain)
     plain = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.3), structure=lw.Full(view="weights")))
-    changed = weights.with_choices(other, case.likelihood)
+    changed = weights.with_hyperparameters(other, case.likelihood)
     assert math.isclose(float(changed.log_marginal()), float(plain.log_marginal()), rel_tol=1e-9)
     assert float(changed.log_marginal()) != before
     assert isinstance(functions, FunctionPosterior)
     with refused(UnsupportedError, "in its precisions alone"):
-        functions.with_choices(other, case.likelihood)
+        functions.with_hyperparameters(other, case.likelihood)
 
 
 @pytest.mark.parametrize("structure", ["full-weights", "full-functions"])

@@ -14,5 +14,5 @@ def test_diagonal_is_the_diagonal_of_full() -> None:
     case = problem("images")
     diagonal, full = (fit(case, structure) for structure in (lw.Diagonal(), lw.Full(view="weights")))
     assert isinstance(diagonal, WeightPosterior) and isinstance(full, WeightPosterior)
-    values = diagonal.held.operator.diagonal()
-    torch.testing.assert_close(values, full.held.operator.diagonal(), rtol=1e-12, atol=1e-12)
+    values = diagonal.curvature.operator.diagonal()
+    torch.testing.assert_close(values, full.curvature.operator.diagonal(), rtol=1e-12, atol=1e-12)

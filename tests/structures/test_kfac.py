@@ -17,9 +17,9 @@ from tests.structures.cases import fit
 class TestKFAC:
     def test_has_a_block_a_layer_and_exact_ones_for_norms(self) -> None:
         posterior = fit(problem("images"), lw.KFAC())
-        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.held.operator, BlockDiagonal)
-        assert [type(block) for block in posterior.held.operator.blocks] == [Kronecker, Dense, Kronecker]
-        assert posterior.held.partition[1] == ("1.weight", "1.bias")
+        assert isinstance(posterior, WeightPosterior) and isinstance(posterior.curvature.operator, BlockDiagonal)
+        assert [type(block) for block in posterior.curvature.operator.blocks] == [Kronecker, Dense, Kronecker]
+        assert posterior.curvature.partition[1] == ("1.weight", "1.bias")
 
     def test_refuses_single_weights(self) -> None:
         with refused(ConfigError, "whole parameters"):

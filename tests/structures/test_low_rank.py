@@ -28,9 +28,9 @@ def test_keeps_the_top_eigenpairs(method: Method) -> None:
     posterior, dense = fitted(lw.LowRank(6, method=method))
     values, vectors = torch.linalg.eigh(dense.ggn)
     best = (vectors[:, -6:] * values[-6:]) @ vectors[:, -6:].mT
-    assert isinstance(posterior.held.operator, LowRank)
+    assert isinstance(posterior.curvature.operator, LowRank)
     tolerance = 1e-8 if method == "lanczos" else 0.05 * float(values[-1])
-    assert float((posterior.held.operator.dense() - best).abs().max()) < tolerance
+    assert float((posterior.curvature.operator.dense() - best).abs().max()) < tolerance
 
 
 def test_the_prior_is_exact_in_the_complement() -> None:
@@ -73,7 +73,7 @@ def test_what_is_left_out_is_a_bound_for_every_rank() -> None:
 
 
 def test_a_weaker_tolerance_keeps_fewer_pairs() -> None:
-    held = [fitted(lw.LowRank(1000, tolerance=t))[0].held.operator for t in (0.5, 0.1, 0.001)]
+    held = [fitted(lw.LowRank(1000, tolerance=t))[0].curvature.operator for t in (0.5, 0.1, 0.001)]
     ranks = [operator.factor.shape[1] for operator in held if isinstance(operator, LowRank)]
     assert ranks[0] < ranks[1] < ranks[2]
 
@@ -131,5 +131,5 @@ def test_directions_that_are_rounding_alone_beside_the_prior_are_refused(structu
 def test_directions_far_above_the_rounding_are_not_refused() -> None:
     posterior = too_precise(lw.LowRank(3))
     assert isinstance(posterior, WeightPosterior)
-    values = posterior.held.operator.eigenvalues().sort(descending=True).values
+    values = posterior.curvature.operator.eigenvalues().sort(descending=True).values
     assert float(values[2]) > 1e-16 * float(values[0]) > 1e3 * float(posterior.prior_diagonal.max())

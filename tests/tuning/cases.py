@@ -101,8 +101,8 @@ def at_step(posterior: lw.Posterior, step: Step) -> lw.Posterior:
     """The posterior with the hyper-parameters of a step."""
     prior = posterior.prior.with_precisions(torch.tensor(step.prior_precision, dtype=torch.float64))
     if step.noise_precision is None:
-        return posterior.with_choices(prior, posterior.likelihood)
+        return posterior.with_hyperparameters(prior, posterior.likelihood)
     assert isinstance(posterior.fitted, lw.Gaussian)
     first = step.noise_precision[0] if isinstance(step.noise_precision, tuple) else step.noise_precision
     factor = first / posterior.fitted.noise
-    return posterior.with_choices(prior, scaled(posterior.fitted, factor))
+    return posterior.with_hyperparameters(prior, scaled(posterior.fitted, factor))

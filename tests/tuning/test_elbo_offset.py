@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from lapwing.tuning.elbo import natural_target
 from tests.posterior_cases import normal, problem
 

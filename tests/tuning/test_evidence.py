@@ -158,7 +158,7 @@ class TestEvidence:
         for one in (EVIDENCE[method](), lw.EM()):
             with refused(NumericalError, "without negative eigenvalues"):
                 lw.tune(posterior, one)
-        weaker = posterior.with_choices(lw.Isotropic(1.0), posterior.likelihood)
+        weaker = posterior.with_hyperparameters(lw.Isotropic(1.0), posterior.likelihood)
         with refused(NumericalError, "positive definite"):
             weaker.log_marginal()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
-from lapwing.tuning.gradient import climb, newton, quasi_newton
+from lapwing.tuning.gradient import climb, newton_on_conditions, quasi_newton
 from lapwing.tuning.hyperparameters import Hyperparameters
 
 
@@ -41,7 +41,7 @@ def test_newton_and_quasi_newton_meet(
     with_noise = observations > 0
     first = point(torch.full((groups,), start), 1.0)
     assert isinstance(evidence.complexity, Spectrum)
-    top = list(newton(evidence, evidence.complexity, first, with_noise, 50))
+    top = list(newton_on_conditions(evidence, evidence.complexity, first, with_noise, 50))
     other = list(quasi_newton(evidence, first, with_noise, 500))[-1]
     assert len(top) <= 25
     there = top[-1].hyperparameters
@@ -70,7 +70,7 @@ def test_a_step_of_newton_is_one_on_the_conditions(observations: float, generato
         return torch.cat([(gamma / (alpha * evidence.square_norms)).log(), noise.view(1)])
 
     with pytest.warns(ConvergenceWarning, match="after 1 steps"):
-        first, then = newton(evidence, spectrum, Hyperparameters(start[:3], start[3]), True, 1)
+        first, then = newton_on_conditions(evidence, spectrum, Hyperparameters(start[:3], start[3]), True, 1)
     assert (first.effective_dimension > observations) == (observations < 100)
     jacobian = torch.autograd.functional.jacobian(conditions, start.log())
     assert isinstance(jacobian, Tensor)
@@ -96,7 +96,7 @@ def test_newton_ends_at_the_best_point_it_passed(seed: int) -> None:
     misfit = float(10 ** torch.randn(1, generator=generator)) * observations
     evidence = LogEvidence(spectrum, norms, sizes, 50.0, misfit, observations)
     start = point(torch.ones(groups), 1.0)
-    points = list(newton(evidence, spectrum, start, True, 100))
+    points = list(newton_on_conditions(evidence, spectrum, start, True, 100))
     values = [each.log_marginal for each in points]
     top = max(each.log_marginal for each in quasi_newton(evidence, start, True, 500))
     assert values[-1] >= max(*values, top) - 1e-7

@@ -158,7 +158,7 @@ def test_the_noise_of_an_empirical_fisher_matrix_is_fitted_again(structure: str,
             with refused(UnsupportedError, "noise precision"):
                 lw.tune(one, method)
         with refused(UnsupportedError, "noise precision"):
-            one.with_choices(one.prior, lw.Gaussian(3.0))
+            one.with_hyperparameters(one.prior, lw.Gaussian(3.0))
     tuned = lw.tune(posterior, lw.EvidenceGradient(noise=False))
     again = fit("gaussian", structure, curvature=lw.EmpiricalFisher(), prior=tuned.prior)[1]
     torch.testing.assert_close(tuned.predict(case.new).variance, again.predict(case.new).variance)

@@ -17,7 +17,7 @@ from torch.distributions import MultivariateNormal
 import lapwing as lw
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
-from lapwing.tuning.noise import gathered, output_sums
+from lapwing.tuning.noise import gathered, output_residuals
 from tests.posterior_cases import normal, refused, seeded
 
 NOISES = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
@@ -191,7 +191,7 @@ def test_an_output_that_is_fitted_exactly_is_named() -> None:
 
 def test_dimensions_of_the_outputs_add_up_to_that_of_the_posterior() -> None:
     posterior = fit(likelihood=lw.Gaussian((1.0, 2.0, 4.0), weight=3.0))
-    sums = output_sums(posterior)
+    sums = output_residuals(posterior)
     noises = torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64)
     assert float((noises * sums.variances).sum()) == pytest.approx(posterior.effective_dimension())
     assert sums.observations == 3.0 * EXAMPLES

@@ -25,7 +25,7 @@ import lapwing as lw
 from lapwing.cli import ct, gp
 from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
 from lapwing.show.report import write_json, write_report
 

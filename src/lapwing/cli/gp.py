@@ -90,8 +90,8 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
         raise DataError("a posterior that lapwing gp fit saved", f"no file {posterior}", "its path, or lapwing gp fit")
     header = lw.store.read_header(posterior)
     kind = str(header.get("posterior"))
-    process = lw.load(posterior) if kind == "GPPosterior" else None
-    if not isinstance(process, GPPosterior) or process.data.outputs > 1:
+    process: Any = lw.load(posterior) if kind == "GPPosterior" else None
+    if process is None or process.data.outputs > 1:
         hint = "what lapwing gp fit saved"
         raise DataError("a Gaussian process of one output", f"{posterior}, a {kind:.40}", hint)
     notes: dict[str, Any] = Records().read(dict[str, Any], header.get("notes", {}), "notes")

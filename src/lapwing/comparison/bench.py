@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from lapwing.comparison.table import Row
-from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor, evaluate, options_of
+from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.evaluate import Predictor, evaluate, predict_options
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
@@ -26,7 +26,7 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.output import Output
 from lapwing.methods.hessian_free import HessianFree, PreTrained
 from lapwing.methods.laplace import Laplace
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
 from lapwing.tuning import Method, tune
@@ -70,7 +70,7 @@ class Bench:
         """The row of a predictor as it is."""
         return _row(name, "", predictor, (self._predicted(name, predictor),))
 
-    def calibrated(self, network: Map, validation: Source) -> Row:
+    def calibrated(self, network: PlainNetwork, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
         name = "temperature scaling" if network.likelihood.classes else "plain network"
 
@@ -153,7 +153,7 @@ class Bench:
 
     def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
         """The scores of a method, by the link where it takes one."""
-        taken = options_of(predictor)
+        taken = predict_options(predictor)
         options: dict[str, Any] = {}
         if "link" in taken:
             options["link"] = self.link

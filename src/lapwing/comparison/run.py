@@ -9,8 +9,8 @@ from torch import nn
 
 from lapwing.comparison.bench import Bench, Contender
 from lapwing.comparison.table import Comparison, Row
-from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.gp import GP
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data, Source, Unpack
@@ -22,7 +22,7 @@ from lapwing.methods.hessian_free import HessianFree
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
 from lapwing.structures import AFFORDABLE, KFAC, Diagonal, Full
-from lapwing.structures.weights import LastLayer
+from lapwing.structures.selection import LastLayer
 from lapwing.tuning import Method, Validation
 
 
@@ -47,7 +47,7 @@ def compare(
     Each ``Laplace`` recipe is fitted once, then tuned as ``tune`` does when nobody says how and, given validation
     data, by their NLL: a row each, with the criterion that was tuned. A ``HessianFree`` recipe, fitted at the inputs
     where it is scored, has one row; so has a ``GP`` recipe, fitted to the same data and tuned by its evidence, and a
-    predictor such as ``Map(other_model)`` or a Gaussian process, scored as it is. With
+    predictor such as ``PlainNetwork(other_model)`` or a Gaussian process, scored as it is. With
     validation data the plain network has a second row too: temperature scaling, or for real targets the noise of the
     validation residuals. The scores are those of ``evaluate``.
 
@@ -98,7 +98,7 @@ def compare(
     device = next(model.parameters(), torch.zeros(())).device
     for name, method in (methods or {}).items():
         kinds = (Laplace, HessianFree, GP, Predictor)
-        check_kind(f"methods[{name!r}]", method, kinds, "Laplace(likelihood), or Map(model)")
+        check_kind(f"methods[{name!r}]", method, kinds, "Laplace(likelihood), or PlainNetwork(model)")
     likelihood = likelihood or common_likelihood((methods or {}).values()) or likelihood_of(train, unpack)
     chosen: Mapping[str, Contender] = recipes(likelihood) if methods is None else methods
     ways: dict[str, Method | None] = {"default": None, **(tunings or {})}
@@ -109,7 +109,7 @@ def compare(
     steps += sum(calls.get(type(each), 2) for each in chosen.values())
     with working("compare", progress), Bar("comparing", steps, alike=False) as bar:
         bench = Bench(train, test, ood, output, unpack, link, device, generator, bar)
-        network = Map(model, likelihood, output=output)
+        network = PlainNetwork(model, likelihood, output=output)
         if likelihood.noise_precision is not None:
             network = network.calibrated(train, unpack=unpack)
         rows = [bench.plain("plain network", network)]

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
-from lapwing.evaluation.scores import Predictor
+from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import as_json
 from lapwing.ground.results import Estimate
-from lapwing.metrics.scores import aligned
+from lapwing.metrics.score_table import aligned
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""
@@ -204,7 +204,9 @@ class Comparison:
         """The table as text, with ± one standard error where there are several runs, and notes below."""
         columns = [column for column in self.columns if column.tabled]
         head = ["method", "tuned by", *(column.heading for column in columns)]
-        cells = [[row.method, row.tuned_by or "–", *(shown(row, column) for column in columns)] for row in self.rows]
+        cells = [
+            [row.method, row.tuned_by or "–", *(shown_number(row, column) for column in columns)] for row in self.rows
+        ]
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
         return "\n".join([*aligned([head, *cells], 2), *notes])
 
@@ -249,7 +251,7 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     return Comparison(rows, comparisons[0].known)
 
 
-def shown(row: Row, column: Column) -> str:
+def shown_number(row: Row, column: Column) -> str:
     """A number as the text table shows it."""
     estimate = row.estimate(column.name)
     if estimate is None:

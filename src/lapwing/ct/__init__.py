@@ -12,7 +12,7 @@ from lapwing.ct.image import ImagePosterior, image_prior
 from lapwing.ct.interval import Interval
 from lapwing.ct.noise import add_gaussian, count_photons, log_transform, noise_level
 from lapwing.ct.observed import Measurement, Observed, linear_image
-from lapwing.ct.operators import Fourier, Given, measurement
+from lapwing.ct.operators import Fourier, FunctionMeasurement, measurement
 from lapwing.ct.patches import log_density, patch_covariance, psnr
 from lapwing.ct.phantoms import Ellipses, digits, rectangles, shepp_logan, walnut
 from lapwing.ct.pixels import PixelFit, fit_pixels, pixel_prior
@@ -27,8 +27,8 @@ __all__ = [
     "Ellipses",
     "FanBeam",
     "Fourier",
+    "FunctionMeasurement",
     "Geometry",
-    "Given",
     "ImagePosterior",
     "Interval",
     "Measurement",

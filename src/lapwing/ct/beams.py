@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ct.geometry import LONGEST, Geometry, Rays, Seen, check_length
+from lapwing.ct.geometry import LONGEST, Geometry, Rays, Seen, check_positive_length
 from lapwing.ground.errors import ConfigError, check_count
 
 
@@ -116,7 +116,7 @@ class FanBeam(Geometry):
             expected = f"a source outside the image, farther than {self.radius:g} from the axis"
             hint = "Parallel2d" if self.source == math.inf else "the unit that pixel_size has, 1.0 unless told"
             raise ConfigError(expected, f"source={self.source!r:.40}", hint)
-        check_length("source", self.source)
+        check_positive_length("source", self.source)
         if not 0 <= self.distance <= LONGEST:
             expected = "a finite distance from axis to detector of at least 0"
             raise ConfigError(expected, f"{self.distance!r:.40}", "distance=0")

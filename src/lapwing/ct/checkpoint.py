@@ -23,7 +23,7 @@ ARCHIVE = Archive(
 
 @final
 @dataclass(frozen=True, eq=False)
-class Fit:
+class FitState:
     """Where a fit has come to.
 
     Args:
@@ -47,7 +47,7 @@ class Fit:
     step: int
 
 
-def reached(state: Fit, optimiser: torch.optim.Adam, step: int) -> Fit:
+def advanced(state: FitState, optimiser: torch.optim.Adam, step: int) -> FitState:
     """A fit with what its optimiser and parameters have come to.
 
     Args:
@@ -62,7 +62,7 @@ def reached(state: Fit, optimiser: torch.optim.Adam, step: int) -> Fit:
     return replace(state, weights=parameters_to_vector(params).detach().clone(), first=first, second=second, step=step)
 
 
-def resume(optimiser: torch.optim.Adam, state: Fit) -> None:
+def resume(optimiser: torch.optim.Adam, state: FitState) -> None:
     """Put an optimiser and its parameters where a fit has come to."""
     params = optimiser.param_groups[0]["params"]
     vector_to_parameters(state.weights.clone(), params)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ct.image import ImagePosterior
-from lapwing.ct.observed import BLOCK, Measurement, only, pulled, pushed
+from lapwing.ct.observed import BLOCK, Measurement, pulled, pushed, single_chunk
 from lapwing.ct.operators import Product
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
@@ -114,12 +114,12 @@ class Design:
         like = image.weights
         a = prior.operator(image.layout, like) if isinstance(prior, Prior) else prior
         draws = [
-            pushed(only(image, BLOCK), a.inverse_root() @ eps)
+            pushed(single_chunk(image, BLOCK), a.inverse_root() @ eps)
             for eps in probes.gaussian((len(like), samples), like=like, generator=generator).split(BLOCK, 1)
         ]
 
         def covariance(block: Float[Tensor, "pixels k"]) -> Float[Tensor, "pixels k"]:
-            one = only(image, block.shape[1])
+            one = single_chunk(image, block.shape[1])
             return pushed(one, a.solve(pulled(one, block)))
 
         design = cls._begun(covariance, operator, angles, noise_std, (), together(draws, 1), generator)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lapwing.ct.checkpoint import ARCHIVE, Fit, reached, resume
+from lapwing.ct.checkpoint import ARCHIVE, FitState, advanced, resume
 from lapwing.ct.observed import Measurement
 from lapwing.ct.unet import dropping
 from lapwing.ct.variation import total_variation
@@ -183,7 +183,9 @@ class DeepImagePrior:
             warn(f"{found}. Try another rate=, a larger network, or the noise_std of this scan", ConvergenceWarning)
         return Reconstruction(trained, z, image, state.held_out, state.at, state.trace)
 
-    def _descended(self, task: _Task, state: Fit, file: Checkpoint[Fit] | None, progress: bool | None) -> Fit:
+    def _descended(
+        self, task: _Task, state: FitState, file: Checkpoint[FitState] | None, progress: bool | None
+    ) -> FitState:
         """Go on from a state to the end."""
         weights = learning(task.network)
         optimiser = torch.optim.Adam(weights, self.rate)
@@ -200,14 +202,14 @@ class DeepImagePrior:
                         state = replace(state, best=before, held_out=seen, at=step)
                 done = step - state.at >= self.patience
                 if done or (step + 1) % SAVED == 0 or step + 1 == self.steps:
-                    state = reached(state, optimiser, step + 1)
+                    state = advanced(state, optimiser, step + 1)
                     if file is not None:
                         file.write(state)
                 if done:
                     break
         return state
 
-    def _begun(self, task: _Task) -> tuple[Fit, Checkpoint[Fit] | None]:
+    def _begun(self, task: _Task) -> tuple[FitState, Checkpoint[FitState] | None]:
         """Where to start, and where to write how far the fit has come.
 
         Raises:
@@ -217,7 +219,7 @@ class DeepImagePrior:
         y = task.sinogram
         z = task.z
         none = torch.zeros_like(weights)
-        start = Fit(weights, none, none, weights, float("inf"), 0, (), 0)
+        start = FitState(weights, none, none, weights, float("inf"), 0, (), 0)
         if self.checkpoint is None:
             return start, None
         settings = {
@@ -228,7 +230,7 @@ class DeepImagePrior:
             "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
             "operator": f"a back-projection {float(task.operator.pull(y[:, None]).double().norm()):.9g} long",
         }
-        file = Checkpoint(ARCHIVE, Fit, file_at(self.checkpoint), settings)
+        file = Checkpoint(ARCHIVE, FitState, file_at(self.checkpoint), settings)
         return file.read(weights.device) or start, file
 
 

@@ -103,8 +103,8 @@ class Geometry(abc.ABC):
             check_count("pixels", side)
         if self.detector is not None:
             check_count("detector", self.detector)
-        check_length("pixel_size", self.pixel_size)
-        check_length("bin_size", self.spacing)
+        check_positive_length("pixel_size", self.pixel_size)
+        check_positive_length("bin_size", self.spacing)
         if not abs(self.offset) <= LONGEST:
             raise ConfigError("a finite offset", f"{self.offset!r:.40}", "a length in the unit of your pixels")
         object.__setattr__(self, "angles", in_radians(self.angles))
@@ -228,7 +228,7 @@ class Geometry(abc.ABC):
         return self.radius
 
 
-def check_length(name: str, length: float) -> None:
+def check_positive_length(name: str, length: float) -> None:
     """Refuses what is no positive length, and what float32 could not hold with its squares and inverses.
 
     Raises:
@@ -301,16 +301,16 @@ def check_rays(sinogram: Float[Tensor, "*shape"]) -> None:
     if len(bad):
         raise DataError(
             "a sinogram that is finite",
-            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {place(bad[0])}",
+            f"{len(bad)} NaN or infinite rays of {sinogram.numel()}, the first at {ray_in_words(bad[0])}",
             "geometry.select(index) and sinogram[index] without their angles, or their neighbours' mean in their place",
         )
 
 
-def place(index: Int[Tensor, " axes"]) -> str:
+def ray_in_words(index: Int[Tensor, " axes"]) -> str:
     """A ray of a sinogram in words.
 
     Example:
-        >>> place(torch.tensor([3, 0, 7]))
+        >>> ray_in_words(torch.tensor([3, 0, 7]))
         'angle 3, slice 0, bin 7'
     """
     names = {1: ("ray",), 2: ("angle", "bin")}.get(len(index), ("angle", "slice", "bin"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lapwing.ct.interval import Interval
-from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, only, pulled, pushed
+from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, pulled, pushed, single_chunk
 from lapwing.ct.record import network_of, scan_of, scan_record
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
@@ -21,8 +21,9 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_fraction, check_kind, check_positive
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
-from lapwing.ground.shared import Shared
+from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network, like_of
 from lapwing.likelihoods import Gaussian, Likelihood
@@ -140,8 +141,23 @@ class ImagePosterior(Capabilities):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields, with no problem made; draws are drawn again, from their seed."""
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
-        return state | {"latest_problem": Shared[Problem]()}
+        return fields_of(self) | {"latest_problem": Shared[Problem]()}
+
+    def to(self, device: torch.device | str) -> ImagePosterior:
+        """The posterior on another device, around a copy of its network there, with the draws where they were made.
+
+        Args:
+            device: Where to.
+
+        Raises:
+            MismatchError: If the network was written to since.
+            UnsupportedError: If the measurement is by functions of your own, which are where they are.
+        """
+        return self.moved_by(Mover(device))
+
+    def moved_by(self, mover: Mover) -> ImagePosterior:
+        """See ``to``."""
+        return replace(self, **{name: mover(value) for name, value in self.__getstate__().items()})
 
     def recorded_network(self) -> Network:
         """The network behind the image.
@@ -331,7 +347,9 @@ class ImagePosterior(Capabilities):
         misfit = float((self.fitted.score(outputs, targets) * (targets - outputs)).sum())
         return Totals((Fingerprint(len(targets), 0.0, 0.0, nll),), float(len(targets)), misfit, None)
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> ImagePosterior:
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> ImagePosterior:
         """The posterior with another prior and noise; what products and preconditioners keep is shared."""
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
 
@@ -342,7 +360,7 @@ class ImagePosterior(Capabilities):
 
     @cached_property
     def _image(self) -> Chunk:
-        return only(self.observed.image, self.samples)
+        return single_chunk(self.observed.image, self.samples)
 
 
 def scaled(prior: Prior, observed: Observed, generator: torch.Generator | None = None) -> Prior:
@@ -375,7 +393,7 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         observed: The rays through the network's image.
         generator: Source of the noise ε, ``E (Jᵀε)² = diag(JᵀJ)``.
     """
-    image = only(observed.image, BLOCK)
+    image = single_chunk(observed.image, BLOCK)
     total = torch.zeros_like(observed.weights)
     with torch.no_grad():
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from lapwing.ct.geometry import Geometry, check_rays, check_real, place
+from lapwing.ct.geometry import Geometry, check_rays, check_real, ray_in_words
 from lapwing.ct.projector import Projector
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array, as_tensor
@@ -133,7 +133,7 @@ def log_transform(
     check_rays(counts)
     negative = (counts < 0).nonzero()
     if len(negative):
-        got = f"{len(negative)} negative ones of {counts.numel()}, the first at {place(negative[0])}"
+        got = f"{len(negative)} negative ones of {counts.numel()}, the first at {ray_in_words(negative[0])}"
         raise DataError("counts of photons", got, "counts.clamp(min=0) if a dark image was taken off, else raw counts")
     open_beam = torch.as_tensor(photons).to(counts)
     sides = zip(reversed(open_beam.shape), reversed(counts.shape), strict=False)

@@ -182,7 +182,7 @@ class Observed:
             columns: Columns of the blocks it will be multiplied with.
         """
         matrix = self._image_features
-        return only(self.image if matrix is None else matrix, columns)
+        return single_chunk(self.image if matrix is None else matrix, columns)
 
     def filtered(self, filters: MaternFilters) -> Observed:
         """The rays in coordinates in which a prior over filters is white; rows of T J that are kept serve these too.
@@ -199,7 +199,7 @@ class Observed:
     @cached_property
     def _image_features(self) -> Matrix | None:
         """J, a pass a weight or a pixel, whichever are fewer; ``None`` where it does not fit."""
-        chunk = only(self.image, BLOCK)
+        chunk = single_chunk(self.image, BLOCK)
         weights = self.weights
         pixels = self.image.event.numel()
         if pixels * weights.nbytes > self.memory:
@@ -214,7 +214,7 @@ class Observed:
 
     @cached_property
     def _outputs(self) -> Float[Tensor, " rows"]:
-        return self.operator.push(only(self.image, 1).outputs.reshape(-1, 1))[:, 0]
+        return self.operator.push(single_chunk(self.image, 1).outputs.reshape(-1, 1))[:, 0]
 
     def _rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         """Some rows of T J, as they are kept or made anew."""
@@ -222,7 +222,7 @@ class Observed:
 
     def _pulled_rows(self, index: Int[Tensor, " n"]) -> Float[Tensor, "n d"]:
         units = unit_vectors(index, len(self.targets), self.weights)
-        return pulled(only(self.image, len(index)), self.operator.pull(units)).mT
+        return pulled(single_chunk(self.image, len(index)), self.operator.pull(units)).mT
 
     def _chunk(self, batch: Batch, columns: int) -> Chunk:
         index = cast("Tensor", batch.inputs)
@@ -236,7 +236,7 @@ class Observed:
                 return (block.mT.contiguous() @ matrix.mT)[..., None]  # few columns are far faster in front
 
             return Chunk(index, f, y, product, lambda u: (u[..., 0] @ matrix).mT, 2**20)
-        image = only(self.image, columns)
+        image = single_chunk(self.image, columns)
 
         def push(block: Float[Tensor, "d k"]) -> Float[Tensor, "k n 1"]:
             return self.operator.push(pushed(image, block))[index].mT[..., None]
@@ -273,7 +273,7 @@ def linear_image(network: nn.Module, z: Float[Tensor, "1 c *space"]) -> Linearis
     return Linearisation(model, strategy="autodiff")  # as fast as tracing here, which takes seconds
 
 
-def only(image: LinearModel, columns: int) -> Chunk:
+def single_chunk(image: LinearModel, columns: int) -> Chunk:
     """The one chunk of a linear model that makes a single image.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ct.geometry import check_real
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
+from lapwing.ground.moving import Mover
 from lapwing.linalg import Operator
 from lapwing.linalg.operators.base import on_columns
 
@@ -78,7 +79,7 @@ class ForwardOperator(abc.ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Given(ForwardOperator):
+class FunctionMeasurement(ForwardOperator):
     """A measurement of your own, by two functions.
 
     Args:
@@ -91,7 +92,7 @@ class Given(ForwardOperator):
         ConfigError: If the functions are not each other's adjoint, seen by a random image and observation.
 
     Example:
-        >>> blur = Given(lambda v: v + v.roll(1, 0), lambda u: u + u.roll(-1, 0), size=(3, 3))
+        >>> blur = FunctionMeasurement(lambda v: v + v.roll(1, 0), lambda u: u + u.roll(-1, 0), size=(3, 3))
         >>> blur.push(torch.tensor([1.0, 0.0, 0.0])).tolist()
         [1.0, 1.0, 0.0]
     """
@@ -100,6 +101,20 @@ class Given(ForwardOperator):
     adjoint: Product
     size: tuple[int, int]
     of: Tensor | None = None
+
+    def moved_by(self, mover: Mover) -> FunctionMeasurement:
+        """See ``Movable``.
+
+        Raises:
+            UnsupportedError: If it were to go elsewhere.
+        """
+        if self.like.device == mover.device:
+            return self
+        raise UnsupportedError(
+            f"a measurement that can go to {mover.device}, such as a Projector",
+            f"functions of your own for tensors on {self.like.device}",
+            "fitting again there, with functions for that device",
+        )
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -136,7 +151,7 @@ class Given(ForwardOperator):
         return self.adjoint(block)
 
 
-def measurement(matrix: Any) -> Given:
+def measurement(matrix: Any) -> FunctionMeasurement:
     """The measurement by a matrix: a tensor, dense or sparse, an ``Operator``, or what SciPy takes for an operator.
 
     Args:
@@ -164,13 +179,13 @@ def measurement(matrix: Any) -> Given:
         if getattr(matrix, "layout", None) == torch.sparse_csr:
             turned = turned.to_sparse_csr()
         like = torch.empty(0, dtype=matrix.dtype, device=matrix.device)
-        return Given(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
+        return FunctionMeasurement(lambda v: matrix @ v, lambda u: turned @ u, (matrix.shape[0], matrix.shape[1]), like)
     from scipy.sparse.linalg import aslinearoperator
 
     try:
         operator = aslinearoperator(matrix)
     except TypeError as error:
-        hint = "Given(forward, adjoint, size) for a pair of functions"
+        hint = "FunctionMeasurement(forward, adjoint, size) for a pair of functions"
         raise ConfigError("a matrix, or an operator of SciPy", f"a {type(matrix).__name__}", hint) from error
 
     kind = np.dtype(operator.dtype)
@@ -183,7 +198,7 @@ def measurement(matrix: Any) -> Given:
         return lambda block: torch.as_tensor(by.matmat(block.cpu().numpy()), dtype=block.dtype, device=block.device)
 
     rows, pixels = operator.shape
-    return Given(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
+    return FunctionMeasurement(product(operator), product(operator.H), (rows, pixels), torch.empty(0, dtype=dtype))
 
 
 @final
@@ -209,6 +224,10 @@ class Fourier(ForwardOperator):
     mask: Bool[Tensor, "height width"]
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+
+    def moved_by(self, mover: Mover) -> Fourier:
+        """See ``Movable``."""
+        return replace(self, mask=mover(self.mask), device=mover.device)
 
     def __post_init__(self) -> None:
         check_kind("mask", self.mask, (Tensor,), "a boolean tensor [height, width]")

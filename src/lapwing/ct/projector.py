@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -16,6 +16,8 @@ from torch import Tensor
 from lapwing.ct.geometry import Geometry
 from lapwing.ct.operators import ForwardOperator
 from lapwing.ground.errors import check_bytes, check_kind
+from lapwing.ground.moving import Mover
+from lapwing.ground.shared import fields_of
 
 ENTRIES = 2**22
 """Entries of the matrix that are computed at once, of 64 bytes or so each."""
@@ -56,7 +58,11 @@ class Projector(ForwardOperator):
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; the matrix is built again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
+
+    def moved_by(self, mover: Mover) -> Projector:
+        """See ``Movable``; the matrix is built again there."""
+        return replace(self, device=mover.device)
 
     @property
     def shape(self) -> tuple[int, int]:

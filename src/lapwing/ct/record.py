@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ct.geometry import Geometry
-from lapwing.ct.observed import Observed, linear_image, only
+from lapwing.ct.observed import Observed, linear_image, single_chunk
 from lapwing.ct.projector import Projector
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
@@ -24,7 +24,7 @@ ANGLES = get_type_hints(Geometry)["angles"]
 
 @final
 @dataclass(frozen=True, eq=False)
-class Scan:
+class ScanRecord:
     """What the posterior stands on, its network aside."""
 
     z: Float[Tensor, "1 c *space"]
@@ -54,10 +54,10 @@ def network_of(observed: Observed) -> Network:
 def scan_record(observed: Observed, deviations: Float[Tensor, "s pixels"] | None, records: Records) -> Json:
     """The network's input and the scan; draws where they were made."""
     operator = observed.operator
-    z = only(observed.image, 1).inputs
+    z = single_chunk(observed.image, 1).inputs
     assert isinstance(operator, Projector)
     assert isinstance(z, Tensor)
-    scan = Scan(
+    scan = ScanRecord(
         z=z,
         sinogram=observed.targets,
         fitted=observed.likelihood,
@@ -78,7 +78,7 @@ def scan_of(record: Json, records: Records, network: Network) -> tuple[Observed,
     """
     state = record.get("observed")
     angles = records.on("cpu").read(Tensor, state.get("angles") if isinstance(state, dict) else None, "observed.angles")
-    scan: Scan = records.giving({ANGLES: angles}).read(Scan, state, "observed")
+    scan: ScanRecord = records.giving({ANGLES: angles}).read(ScanRecord, state, "observed")
     operator = Projector(scan.geometry, scan.sinogram.dtype, network.like.device)
     image = linear_image(network.module, scan.z)
     if image.model.network.names != network.names:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries, OutputSum
-from lapwing.curvature.second_moments import MomentSum, decompose, decompose_dealt
+from lapwing.curvature.second_moments import MomentSum, decompose_all, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.layers.base import Factor
@@ -137,7 +137,7 @@ class KroneckerSum:
 
     def result(self) -> BlockedCurvature:
         """The blocks, in order of first use, their factors decomposed."""
-        decompose(self._moments)
+        decompose_all(self._moments)
         partition: list[Names] = []
         blocks: list[Structured] = []
         places: list[Tensor] = []

@@ -110,7 +110,7 @@ def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Eigenbasis | None
     return decompose_root(factor, float(matrix.trace()))
 
 
-def decompose(moments: Sequence[MomentSum]) -> list[Tensor | Eigenbasis]:
+def decompose_all(moments: Sequence[MomentSum]) -> list[Tensor | Eigenbasis]:
     """Sums by their eigenvalues and eigenvectors, each of which is kept; what takes long has a bar.
 
     Args:
@@ -140,7 +140,7 @@ def decompose_dealt(moments: Sequence[MomentSum]) -> None:
     like = moments[0].total
     owners = shares([moment.effort for moment in moments])
     own = [i for i, owner in enumerate(owners) if owner == dist.get_rank()]
-    found: dict[int, Any] = all_or_none(lambda: dict(zip(own, decompose([moments[i] for i in own]), strict=True)))
+    found: dict[int, Any] = all_or_none(lambda: dict(zip(own, decompose_all([moments[i] for i in own]), strict=True)))
     known = all_of({i: (it.values.shape, it.vectors.shape, it.rest, it.error) for i, it in found.items()})
     for i, (moment, owner) in enumerate(zip(moments, owners, strict=True)):
         *shapes, rest, error = known[owner][i]

@@ -15,13 +15,13 @@ from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.autodiff import Columnwise
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Features:
+class OutputFeatures:
     """What is known of some examples.
 
     Args:
@@ -67,7 +67,7 @@ class TangentFeatures:
         width = self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS)
         return self.model.survey.chunk(width, 8 if self._half else self.model.network.like.itemsize, BUDGET)
 
-    def of(self, inputs: Inputs) -> Features:
+    def of(self, inputs: Inputs) -> OutputFeatures:
         """The features of n examples.
 
         Cost:
@@ -75,17 +75,17 @@ class TangentFeatures:
             beyond the result.
         """
         with torch.no_grad():
-            return joined([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
+            return joined_features([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
 
-    def of_pass(self, forward: Pass) -> Features:
+    def of_pass(self, forward: Pass) -> OutputFeatures:
         """The features of one chunk, whose forward pass is at hand."""
         if not self.by_rows:
             moved = Columnwise(self.model, forward.inputs).push(self.changes)
-            return Features(forward.outputs, moved.double().movedim(0, -1))
+            return OutputFeatures(forward.outputs, moved.double().movedim(0, -1))
         f = forward.outputs
         blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
         values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
-        return Features(f, values, tuple(covariances))
+        return OutputFeatures(f, values, tuple(covariances))
 
     @property
     def _half(self) -> bool:
@@ -112,10 +112,10 @@ class TangentFeatures:
         return total
 
 
-def joined(parts: list[Features]) -> Features:
+def joined_features(parts: list[OutputFeatures]) -> OutputFeatures:
     """The features of chunks one after the other."""
     covariances = zip(*(part.covariances for part in parts), strict=True)
-    return Features(
+    return OutputFeatures(
         torch.cat([part.mean for part in parts]),
         torch.cat([part.values for part in parts]),
         tuple(torch.cat(column) for column in covariances),

@@ -95,7 +95,7 @@ class TangentKernel:
         def grams(left: list[Factor], right: list[Factor]) -> Float[Tensor, "g m m2"]:
             return torch.stack([self.gram(left, right, variance) for variance in variances])
 
-        return symmetric(self._places(training), rows, grams, whole)
+        return matrix_between_chunks(self._places(training), rows, grams, whole)
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
         return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
@@ -129,11 +129,11 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
 
     whole = given.model.network.like.new_empty(width * n, width * n, dtype=dtype)
     places = [place for place, _ in chunks(inputs, together)]
-    covariance = symmetric(places, whitened, given.between, whole)
+    covariance = matrix_between_chunks(places, whitened, given.between, whole)
     return torch.cat([means[start] for start in sorted(means)]), covariance
 
 
-def symmetric(
+def matrix_between_chunks(
     places: list[slice],
     make: Callable[[slice], T],
     between: Callable[[T, T], Float[Tensor, "*g m m2"]],

@@ -143,7 +143,7 @@ def _margins(logits: Tensor, targets: Tensor) -> Float[Tensor, "m c"]:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Map:
+class PlainNetwork:
     """A trained network taken at its word, with the predictive types of a posterior and no variance.
 
     The module is evaluated in eval mode and left as it was found, its buffers too.
@@ -158,7 +158,7 @@ class Map:
         UnsupportedError: If there is a temperature and the likelihood is not Categorical.
 
     Example:
-        >>> p = Map(nn.Linear(3, 2)).predict(torch.zeros(5, 3))
+        >>> p = PlainNetwork(nn.Linear(3, 2)).predict(torch.zeros(5, 3))
         >>> p.probs.shape, float(p.logits.variance.max())
         (torch.Size([5, 2]), 0.0)
     """
@@ -172,7 +172,7 @@ class Map:
         check_output(self.output)
         if self.temperature is not None and not self.likelihood.classes:
             expected = "the Categorical likelihood for a temperature"
-            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map without a temperature")
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "PlainNetwork without a temperature")
 
     def predict(self, x: InputsLike) -> Predictive:
         """The predictive distribution of a batch.
@@ -210,7 +210,9 @@ class Map:
         outputs = self.likelihood.canonical(raw)
         return outputs if self.temperature is None else outputs / self.temperature.temperature
 
-    def calibrated(self, held_out: Source, *, unpack: Unpack | None = None, progress: bool | None = None) -> Map:
+    def calibrated(
+        self, held_out: Source, *, unpack: Unpack | None = None, progress: bool | None = None
+    ) -> PlainNetwork:
         """This network with one number chosen by data it was not trained on: for classes a temperature, else the noise.
 
         The noise is that of largest likelihood (see ``Likelihood.calibrated``): for ``Gaussian`` the residuals', for
@@ -233,12 +235,12 @@ class Map:
 
         Example:
             >>> x, y = torch.tensor([[9.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
-            >>> Map(nn.Identity()).calibrated((x, y)).predict(x[:1]).probs
+            >>> PlainNetwork(nn.Identity()).calibrated((x, y)).predict(x[:1]).probs
             tensor([[0.7500, 0.2500]])
         """
         if not (self.likelihood.classes or self.likelihood.calibrates):
             expected = "a likelihood of classes or with a noise, to calibrate the plain network"
-            raise UnsupportedError(expected, type(self.likelihood).__name__, "Map as it is")
+            raise UnsupportedError(expected, type(self.likelihood).__name__, "PlainNetwork as it is")
         plain = replace(self, temperature=None)
         like = like_of(self.model)
         like = torch.zeros(()) if like is None else like

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.gp.kernels.base import Index, Kernel
-from lapwing.gp.kernels.matrix import KernelMatrix, check_room, contracted, cross
+from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, weighted_gradient
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
 from lapwing.ground.progress import working
+from lapwing.ground.shared import fields_of
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.mode.loss import Mode
@@ -189,18 +190,26 @@ class LaplaceGPPosterior:
     # ---- predictions ------------------------------------------------------------------------------------------------
 
     @working("predict")
-    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
+    def predict(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
         """The distribution of targets at some inputs.
 
         Args:
             x: Inputs.
             joint: Whether to return the covariance of outputs between them too.
+            generator: Taken as all posteriors take it; what is exact here draws nothing.
 
         Raises:
             DataError: If there are no inputs, or they are not finite.
             ShapeError: If they have another shape.
         """
-        return self.likelihood.predictive(self.outputs(x, joint=joint))
+        source = probes.generator_of(generator)
+        return self.likelihood.predictive(self.outputs(x, joint=joint), generator=source)
 
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Moments | JointMoments:
         """What is known of the outputs.
@@ -291,7 +300,7 @@ class LaplaceGPPosterior:
         rest = torch.einsum("ncd,ndme,mec->nm", b, sigma, b)
         rest.diagonal().sub_(b.diagonal(dim1=1, dim2=2).sum(1))
         weight = 0.5 * (alpha @ alpha.mT + rest) + 0.5 * (t @ alpha.mT + alpha @ t.mT)
-        return contracted(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
+        return weighted_gradient(KernelMatrix(self.kernel, self._exact.inputs), lambda i, j: weight[i, j])
 
     # ---- hyper-parameters -------------------------------------------------------------------------------------------
 
@@ -377,8 +386,7 @@ class LaplaceGPPosterior:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle holds: where the mode is, and no factor."""
-        state = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return state | {"start": self._near()}
+        return fields_of(self) | {"start": self._near()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The same posterior, whose mode is looked for near where it was."""

@@ -58,8 +58,8 @@ class Observations(Shown):
         targets = y[:, None] if y.ndim == 1 else y
         if targets.ndim != 2 or not targets.shape[1] or targets.is_complex():
             raise ShapeError("real targets of shape [n] or [n, c]", f"{y.dtype} {list(y.shape)}", "y.flatten(1)")
-        check_rows(inputs, "inputs")
-        check_rows(targets, "targets")
+        check_finite_rows(inputs, "inputs")
+        check_finite_rows(targets, "targets")
         ones = inputs.new_ones(len(inputs))
         relative = ones if relative_noise is None else torch.as_tensor(relative_noise).to(inputs)
         if relative.shape != ones.shape or not bool(((relative > 0) & relative.isfinite()).all()):
@@ -174,7 +174,7 @@ class Observations(Shown):
             DataError: If there are none, or they are not finite.
             ShapeError: If they have another shape.
         """
-        return checked(x, self.inputs)
+        return checked_inputs(x, self.inputs)
 
 
 def numbered(rows: Float[Tensor, "n p"]) -> Int[Tensor, " n"]:
@@ -185,7 +185,7 @@ def numbered(rows: Float[Tensor, "n p"]) -> Int[Tensor, " n"]:
     return first.argsort(stable=True).argsort(stable=True)[found]
 
 
-def checked(x: Values, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
+def checked_inputs(x: Values, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
     """New inputs, as others are; see ``Observations.check``."""
     x = as_tensor(x)
     p = like.shape[1]
@@ -195,11 +195,11 @@ def checked(x: Values, like: Float[Tensor, "n p"]) -> Float[Tensor, "m p"]:
         raise ShapeError(f"real inputs of shape [m, {p}]", f"{x.dtype} {list(x.shape)}", hint)
     if not len(x):
         raise DataError("at least one input", "none", "x[None] for a single one")
-    check_rows(x, "inputs")
+    check_finite_rows(x, "inputs")
     return x.to(like)
 
 
-def check_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, "n p"], what: str) -> None:
+def check_finite_rows(values: Float[Tensor, "n p"] | Int[Tensor, "n p"] | Bool[Tensor, "n p"], what: str) -> None:
     """Refuse rows that are not finite, by their numbers.
 
     Raises:

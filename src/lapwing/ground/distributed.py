@@ -75,7 +75,7 @@ def _all_there() -> Generator[None]:
         raise DataError("every process of torch.distributed in the same call", got, LOST) from lost
 
 
-def joined(rows: Tensor) -> Tensor:
+def gathered_rows(rows: Tensor) -> Tensor:
     """The rows of all processes on the first axis, in order of their ranks.
 
     Args:
@@ -88,7 +88,7 @@ def joined(rows: Tensor) -> Tensor:
         One ``all_reduce`` of all rows.
     """
     if rows.dtype == torch.bool:
-        return joined(rows.byte()).bool()
+        return gathered_rows(rows.byte()).bool()
     counts = all_of(len(rows))
     start = sum(counts[: dist.get_rank()])
     whole = rows.new_zeros(sum(counts), *rows.shape[1:])

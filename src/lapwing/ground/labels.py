@@ -12,7 +12,7 @@ IGNORED = -100
 """The label that marks a position without a target, as in ``torch.nn.functional.cross_entropy``."""
 
 
-def check_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
+def check_target_shape(targets: Tensor, expected: tuple[int, ...], hint: str) -> None:
     """Raise unless ``targets`` has the expected shape.
 
     Raises:
@@ -41,7 +41,7 @@ def canonical_labels(outputs: Tensor, targets: Tensor) -> Int[Tensor, "*batch"]:
             "targets.long() for labels held as floats or bools, targets.argmax(-1) for one-hot labels, "
             "Bernoulli() for many labels at once, or Gaussian() for regression",
         )
-    check_shape(
+    check_target_shape(
         targets,
         tuple(outputs.shape[:-1]),
         "targets.squeeze(-1) for labels [n, 1], targets.argmax(-1) for one-hot labels, event_dim=1 for one label a "

@@ -73,7 +73,7 @@ class Solution(Ended):
         return f"{residual} and predictions off by {100 * float(self.error.max()):.2g} % of their scale"
 
 
-def joined(parts: list[Solution]) -> Solution:
+def joined_solutions(parts: list[Solution]) -> Solution:
     """The solutions of consecutive blocks of columns as one."""
     worst = next((part for part in parts if not part.converged), parts[0])
     errors = [part.error for part in parts if part.error is not None]
@@ -148,14 +148,14 @@ class Shown:
 
     def __repr__(self) -> str:
         found = [(each.name, getattr(self, each.name)) for each in fields(cast(Any, self))]
-        return f"{type(self).__name__}({', '.join(shown(*each) for each in found if each[1] is not None)})"
+        return f"{type(self).__name__}({', '.join(shown_field(*each) for each in found if each[1] is not None)})"
 
 
-def shown(name: str, value: object) -> str:
+def shown_field(name: str, value: object) -> str:
     """A field as it is printed.
 
     Example:
-        >>> shown("mean", torch.tensor([[1.0, 3.0]]))
+        >>> shown_field("mean", torch.tensor([[1.0, 3.0]]))
         'mean [1, 2] from 1 to 3'
     """
     if not isinstance(value, Tensor):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, final
+from dataclasses import fields
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
+
+
+def fields_of(result: Any) -> dict[str, Any]:
+    """The fields of a frozen result by name, for pickle and ``copy``: what was computed from them is computed again."""
+    return {each.name: getattr(result, each.name) for each in fields(result) if each.init}
 
 
 @final
@@ -49,6 +55,15 @@ class Shared(Generic[T]):
         """
         value = self.known(*sources)
         return self.replaced(make(), *sources) if value is None else value
+
+    def moved_by(self, mover: Callable[[Any], Any]) -> Shared[T]:
+        """See ``ground.moving.Movable``: the value and what it was made from.
+
+        Args:
+            mover: Moves each.
+        """
+        value, made_from = self._made
+        return Shared(mover(value), *(mover(source) for source in made_from))
 
     def replaced(self, value: T, *sources: object) -> T:
         """Another value in place of the old one.

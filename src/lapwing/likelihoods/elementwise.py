@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
-from lapwing.ground.labels import check_shape, is_integral
+from lapwing.ground.labels import check_target_shape, is_integral
 from lapwing.likelihoods.base import Likelihood
 from lapwing.moments import Outputs
 from lapwing.predictive.distributions import Counts, MultiLabel
@@ -46,7 +46,7 @@ class Elementwise(Likelihood, abc.ABC):
             targets = targets.unsqueeze(-1)
         elif targets.ndim == like.ndim:
             targets = targets.movedim(self.class_dim, -1)
-        check_shape(targets, tuple(like.shape), self.hint)
+        check_target_shape(targets, tuple(like.shape), self.hint)
         return targets.to(like)
 
     @final

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_positive
-from lapwing.ground.results import Solution, joined
+from lapwing.ground.results import Solution, joined_solutions
 from lapwing.linalg.lanczos import Function, Krylov, lanczos
 from lapwing.linalg.operators.base import Operator, check_operand, check_square
 
@@ -64,7 +64,7 @@ def apply_function(
     columns = b if b.ndim == 2 else b[:, None]
     together = max(1, max_bytes // (8 * len(b) * min(steps, len(b))))
     parts = [_applied(operator, part, function, steps, rtol) for part in columns.split(together, dim=1)]
-    solution = joined(parts)
+    solution = joined_solutions(parts)
     return replace(solution, value=solution.value.reshape(b.shape))
 
 

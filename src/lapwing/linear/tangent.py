@@ -145,7 +145,7 @@ class Tangent:
         check_positive("rtol", rtol)
         loss = Loss(model, self._prior(prior), scale, self._affine, self._curvature_cache)
         with torch.no_grad():
-            first = lowest(loss) if start is None else loss.at(start)
+            first = lowest(loss) if start is None else loss.at_weights(start)
             found = solver.minimise(loss, first, rtol=rtol, steps=steps, progress=progress)
         return replace(found, matvecs=found.matvecs + (2 if start is None else 1))
 

@@ -27,7 +27,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import Posterior
 from lapwing.priors import Isotropic, Prior
 from lapwing.structures import Auto, FitTask, Structure
-from lapwing.structures.weights import All, Selection
+from lapwing.structures.selection import All, Selection
 
 R = TypeVar("R")
 

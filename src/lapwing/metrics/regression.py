@@ -13,7 +13,7 @@ from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
 from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.moments import Draws, Moments
-from lapwing.moments.rounding import nonnegative
+from lapwing.moments.rounding import clamp_rounding
 
 
 def rmse(mean: Float[Tensor, "*n"], targets: Tensor) -> float:
@@ -156,7 +156,7 @@ def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float 
         raise ConfigError("a floor above 0 and below 0.5", f"floor={floor}", "floor=1e-6")
     difference, (first, second) = _pair(moments, reference)
     for covariance, given in ((first, moments), (second, reference)):
-        nonnegative(torch.linalg.eigvalsh(covariance), "eigenvalue", given.covariance.dtype)
+        clamp_rounding(torch.linalg.eigvalsh(covariance), "eigenvalue", given.covariance.dtype)
     values, vectors = torch.linalg.eigh(first + second)
     largest = values[..., -1:]
     least = (2 * floor * largest).clamp(min=torch.finfo(values.dtype).tiny)
@@ -226,4 +226,4 @@ def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"]
 def _root(covariance: Float[Tensor, "*b c c"], dtype: torch.dtype) -> Float[Tensor, "*b c c"]:
     """R with R Rᵀ = covariance, which was computed in ``dtype``."""
     values, vectors = torch.linalg.eigh(covariance)
-    return vectors * nonnegative(values, "eigenvalue", dtype).sqrt().unsqueeze(-2)
+    return vectors * clamp_rounding(values, "eigenvalue", dtype).sqrt().unsqueeze(-2)

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.linalg.contrasts import from_contrasts, into_contrasts
-from lapwing.moments.rounding import nonnegative
+from lapwing.moments.rounding import clamp_rounding
 
 RATE = 2e10
 """Multiplications a second of one core in float64."""
@@ -27,7 +27,7 @@ def contrast_root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"
     bad = failed > 0
     if bool(bad.any()):
         values, vectors = torch.linalg.eigh(reduced[bad])
-        known = nonnegative(torch.cat([values, sizes[bad, None]], -1), "eigenvalue", covariance.dtype)[:, :-1]
+        known = clamp_rounding(torch.cat([values, sizes[bad, None]], -1), "eigenvalue", covariance.dtype)[:, :-1]
         root = vectors * (known + floor[bad, None]).sqrt()[:, None, :]
         upper = torch.linalg.qr(root.mT).R  # its transpose is the Cholesky factor, but for the signs of its columns
         signs = upper.diagonal(dim1=-2, dim2=-1).sign()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
@@ -44,7 +46,7 @@ def expected_exp(
         NumericalError: If one overflows.
     """
     exponents = mean + 0.5 * variance
-    return finite(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
+    return check_overflow(exponents.exp(), f"expected {what} exp(mean + variance / 2)", exponents)
 
 
 def log_normal_covariance(
@@ -54,7 +56,7 @@ def log_normal_covariance(
     return mean[..., :, None] * mean[..., None, :] * torch.expm1(covariance)
 
 
-def finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
+def check_overflow(values: Tensor, what: str, exponents: Tensor) -> Tensor:
     """The values, if none of them overflowed.
 
     Args:
@@ -72,3 +74,57 @@ def finite(values: Tensor, what: str, exponents: Tensor) -> Tensor:
             "a larger prior precision, or float64",
         )
     return values
+
+
+class GaussianMarginals(abc.ABC):
+    """What is known of Gaussian outputs, each by itself: all of it follows from their means and variances."""
+
+    mean: Tensor
+
+    @property
+    @abc.abstractmethod
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output, ``[n, *event, c]``."""
+
+    @property
+    def std(self) -> Float[Tensor, "*batch c"]:
+        """Standard deviation of each output, ``[n, *event, c]``."""
+        return self.variance.sqrt()
+
+    @abc.abstractmethod
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Draws, ``[k, n, *event, c]``.
+
+        Args:
+            k: Number of draws.
+            generator: Source of randomness; ``None`` draws from PyTorch's global one.
+        """
+
+    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Draws behind an average over f, ``[k, n, *event, c]``; as many as asked for."""
+        return self.sample(samples, generator=generator)
+
+    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
+        """Quantile of each output by itself, ``[n, *event, c]``."""
+        return self.mean + quantile_of_normal(probability) * self.std
+
+    def node_weights(self) -> Float[Tensor, " nodes"]:
+        """Weights of ``nodes``, float64; they add up to 1."""
+        return normal_weights(self.mean.device)
+
+    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
+        """Values over which averages over single outputs are sums, float64.
+
+        Args:
+            some: Which outputs, counted over all axes.
+        """
+        centre = self.mean.double().flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+
+    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
+        """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
+
+        Raises:
+            NumericalError: If one overflows.
+        """
+        return expected_exp(self.mean, self.variance, what)

@@ -17,15 +17,8 @@ from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_count
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
-from lapwing.moments.marginals import (
-    expected_exp,
-    finite,
-    log_normal_covariance,
-    normal_nodes,
-    normal_weights,
-    quantile_of_normal,
-)
-from lapwing.moments.rounding import nonnegative
+from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
+from lapwing.moments.rounding import clamp_rounding
 
 Averaged: TypeAlias = tuple[Tensor, Tensor | None]
 """An average, and its standard error where it came from draws."""
@@ -34,7 +27,7 @@ N = TypeVar("N", bound="Normal")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Normal(Shown, abc.ABC):
+class Normal(Shown, GaussianMarginals):
     """Gaussian outputs N(mean, covariance). The covariance may be singular: it is never inverted.
 
     Args:
@@ -51,19 +44,18 @@ class Normal(Shown, abc.ABC):
     covariance: Tensor
     factor: Tensor | None = None
 
-    @cached_property
+    @property
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output, ``[n, *event, c]``; negative rounding errors become 0.
 
         Raises:
             NumericalError: If one is negative beyond rounding, or NaN.
         """
-        return nonnegative(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
+        return self._variance
 
-    @property
-    def std(self) -> Float[Tensor, "*batch c"]:
-        """Standard deviation of each output, ``[n, *event, c]``."""
-        return self.variance.sqrt()
+    @cached_property
+    def _variance(self) -> Float[Tensor, "*batch c"]:
+        return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     def root(self) -> Float[Tensor, "*batch c r"]:
         """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
@@ -106,35 +98,6 @@ class Normal(Shown, abc.ABC):
         """
         return approximation(self.marginal())
 
-    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
-        """Draws behind an average over f, ``[k, n, *event, c]``; as many as asked for."""
-        return self.sample(samples, generator=generator)
-
-    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
-        """Quantile of each output by itself, ``[n, *event, c]``."""
-        return self.mean + quantile_of_normal(probability) * self.std
-
-    def node_weights(self) -> Float[Tensor, " nodes"]:
-        """Weights of ``nodes``, float64; they add up to 1."""
-        return normal_weights(self.mean.device)
-
-    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
-        """Values over which averages over single outputs are sums, float64.
-
-        Args:
-            some: Which outputs, counted over all axes.
-        """
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
-
-    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
-        """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
-
-        Raises:
-            NumericalError: If one overflows.
-        """
-        return expected_exp(self.mean, self.variance, what)
-
     def exponential(self: N, what: str) -> N:
         """The moments of e^f; ``what`` names e^f where it overflows.
 
@@ -144,7 +107,7 @@ class Normal(Shown, abc.ABC):
         mean = self.expected_exp(what)
         matrix = log_normal_covariance(mean.reshape(self.matrix.shape[:-1]), self.matrix)
         exponents = 2 * (self.mean + self.variance)
-        covariance = finite(matrix, f"variances of {what} exp f", exponents).reshape(self.covariance.shape)
+        covariance = check_overflow(matrix, f"variances of {what} exp f", exponents).reshape(self.covariance.shape)
         return replace(self, mean=mean, covariance=covariance, factor=None)
 
     def exponential_covariance(self, exponential: Moments | JointMoments) -> Tensor:
@@ -164,7 +127,7 @@ class Normal(Shown, abc.ABC):
         _ = self.variance  # refuses what is no variance
         double = self.matrix.double()
         values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
-        roots = nonnegative(values, "eigenvalue", self.covariance.dtype).sqrt()
+        roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
         root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
         return root.reshape(*self.mean.shape, root.shape[-1])
 
@@ -262,7 +225,7 @@ class Moments(Normal):
         """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
         return max(self.mean.shape[-1], self.root().shape[-1])
 
-    def at(self, positions: slice) -> Moments:
+    def at_positions(self, positions: slice) -> Moments:
         """Moments of some positions, counted over all axes but the last, which become one."""
         return Moments(self.mean.flatten(0, -2)[positions], self.covariance.flatten(0, -3)[positions])
 
@@ -406,13 +369,13 @@ class Draws(Shown):
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""
-        return finite(self.values.exp().mean(0), f"{what} exp f", self.values)
+        return check_overflow(self.values.exp().mean(0), f"{what} exp f", self.values)
 
     def exponential(self, what: str) -> Draws:
         """Draws of e^f; see ``Normal.exponential``."""
         found = Draws(self.values.exp())
-        finite(found.mean, f"{what} exp f", self.values)
-        finite(found.covariance, f"variances of {what} exp f", 2 * self.values)
+        check_overflow(found.mean, f"{what} exp f", self.values)
+        check_overflow(found.covariance, f"variances of {what} exp f", 2 * self.values)
         return found
 
     def exponential_covariance(self, exponential: Draws) -> Tensor:

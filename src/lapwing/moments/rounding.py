@@ -8,7 +8,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError
 
 
-def nonnegative(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
+def clamp_rounding(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
     """Values with what rounding made negative put to 0.
 
     Args:

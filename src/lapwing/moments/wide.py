@@ -14,14 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import check_bytes, check_count
 from lapwing.ground.results import Shown
-from lapwing.moments.marginals import (
-    expected_exp,
-    finite,
-    log_normal_covariance,
-    normal_nodes,
-    normal_weights,
-    quantile_of_normal,
-)
+from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
 from lapwing.moments.outputs import Averaged, Draws, JointMoments, Moments
 
 MAX_BYTES = 2**30
@@ -32,7 +25,7 @@ CHUNK = 2**24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WideMoments(Shown, abc.ABC):
+class WideMoments(Shown, GaussianMarginals):
     """Gaussian outputs of which a position has too many for a covariance, which is made only when it is asked for.
 
     Args:
@@ -45,11 +38,6 @@ class WideMoments(Shown, abc.ABC):
     @abc.abstractmethod
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output."""
-
-    @property
-    def std(self) -> Float[Tensor, "*batch c"]:
-        """Standard deviation of each output."""
-        return self.variance.sqrt()
 
     @property
     @abc.abstractmethod
@@ -101,10 +89,6 @@ class WideMoments(Shown, abc.ABC):
             generator: Source of randomness; ``None`` draws from PyTorch's global one.
         """
 
-    def draws(self, samples: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
-        """See ``Normal.draws``."""
-        return self.sample(samples, generator=generator)
-
     @property
     def contrast_columns(self) -> int:
         """Rows of noise that ``coloured_contrasts`` takes."""
@@ -135,29 +119,12 @@ class WideMoments(Shown, abc.ABC):
         """See ``Normal.averaged``."""
         return approximation(self)
 
-    def quantile(self, probability: float) -> Float[Tensor, "*batch c"]:
-        """Quantile of each output by itself, ``[n, *event, c]``."""
-        return self.mean + quantile_of_normal(probability) * self.std
-
-    def node_weights(self) -> Float[Tensor, " nodes"]:
-        """See ``Normal.node_weights``."""
-        return normal_weights(self.mean.device)
-
-    def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
-        """See ``Normal.nodes``."""
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
-
-    def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
-        """See ``Normal.expected_exp``."""
-        return expected_exp(self.mean, self.variance, what)
-
     def exponential(self, what: str) -> BasisMoments:
         """The moments of e^f, of each output by itself; see ``Normal.exponential``."""
         mean = self.expected_exp(what)
         variance = mean.square() * torch.expm1(self.variance)
         exponents = 2 * (self.mean + self.variance)
-        return BasisMoments(mean, finite(variance, f"variances of {what} exp f", exponents))
+        return BasisMoments(mean, check_overflow(variance, f"variances of {what} exp f", exponents))
 
     def exponential_covariance(self, exponential: BasisMoments) -> Float[Tensor, "*batch c c"]:
         """See ``Normal.exponential_covariance``: how numbers vary together, which the moments of each leave out.
@@ -193,7 +160,7 @@ class WideMoments(Shown, abc.ABC):
         """Moments of some of the outputs."""
 
     @abc.abstractmethod
-    def at(self, positions: slice) -> WideMoments:
+    def at_positions(self, positions: slice) -> WideMoments:
         """Moments of some positions, counted over all axes but the last, which become one."""
 
 
@@ -302,8 +269,8 @@ class BasisMoments(WideMoments):
             return replace(self, mean=self.mean[..., outputs], values=self.values[..., outputs])
         return Moments(self.mean[..., outputs], self.covariance_rows(outputs)[..., outputs])
 
-    def at(self, positions: slice) -> BasisMoments:
-        """See ``WideMoments.at``."""
+    def at_positions(self, positions: slice) -> BasisMoments:
+        """See ``WideMoments.at_positions``."""
         return replace(self, mean=self.mean.flatten(0, -2)[positions], values=self.values.flatten(0, -2)[positions])
 
     def _mixed(self, values: Tensor, power: int) -> Tensor:
@@ -380,8 +347,8 @@ class FactorMoments(WideMoments):
         """Moments of some of the outputs."""
         return FactorMoments(self.mean[..., outputs], self.factor[..., outputs, :])
 
-    def at(self, positions: slice) -> FactorMoments:
-        """See ``WideMoments.at``."""
+    def at_positions(self, positions: slice) -> FactorMoments:
+        """See ``WideMoments.at_positions``."""
         return FactorMoments(self.mean.flatten(0, -2)[positions], self.factor.flatten(0, -3)[positions])
 
 

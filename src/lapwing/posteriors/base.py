@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -23,7 +23,6 @@ from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
-from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.modes import undisturbed
@@ -48,7 +47,7 @@ P = TypeVar("P", bound="Posterior")
 
 
 @runtime_checkable
-class Fit(Protocol):
+class FitRecipe(Protocol):
     """How a posterior was fitted, to be done again."""
 
     def again(self, model: Model, prior: Prior) -> Posterior:
@@ -78,20 +77,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     trace: tuple[Step, ...] = field(default=(), kw_only=True)
     noise_fixed: bool = field(default=False, kw_only=True)
     partial: bool = field(default=False, kw_only=True)
-    fitted_by: Fit | None = field(default=None, kw_only=True)
+    fitted_by: FitRecipe | None = field(default=None, kw_only=True)
     fit_seconds: float = field(default=0.0, kw_only=True)
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        state = {each.name: getattr(self, each.name) for each in fields(self)}
-        for name, value in state.items():
-            if isinstance(value, Shared):
-                state[name] = Shared[Any]()
-        return state
 
     def recorded_network(self) -> Network:
         """The network, without which a file cannot be loaded."""
@@ -179,7 +170,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
         Args:
             x: Inputs of n examples.
-            choices: This posterior with other priors and noises, see ``with_choices``.
+            choices: This posterior with other priors and noises, see ``with_hyperparameters``.
 
         Cost:
             A ``predict``, and its last contraction for every choice; or a solve for every choice, where answers are.
@@ -225,12 +216,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """The posterior precision Λ as an operator."""
 
     @abc.abstractmethod
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row.
 
         Args:
             samples: Draws s.
-            generator: Source of randomness.
+            generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Returns:
             ``θ* + W ε`` with ``W Wᵀ = Λ⁻¹`` and standard normal ε.
@@ -252,7 +243,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     def effective_dimension(self) -> float | Estimate:
         """Directions of weight space that the data determined, ``γ = d - tr(A Λ⁻¹)`` (MacKay 1992)."""
 
-    def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
+    def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """The posterior with another prior and noise, and the same link: the curvature is reused, nothing fitted again.
 
         Args:

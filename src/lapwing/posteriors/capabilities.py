@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Protocol, final, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import UnsupportedError
-from lapwing.linalg import Structured
+from lapwing.linalg import Operator, Structured
 from lapwing.linear.evidence import LogEvidence, NewtonStep
 from lapwing.linear.perturbation import Perturbation
 from lapwing.linear.problem import Problem
@@ -30,6 +31,31 @@ class LinearSystem:
 
     problem: Problem
     solver: Solver
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TargetDeviations:
+    """Targets drawn from a posterior, less their mean, and the precision they should have.
+
+    Args:
+        drawn: One draw a row, float64.
+        precision: The inverse of their covariance.
+    """
+
+    drawn: Float[Tensor, "s m"]
+    precision: Operator
+
+
+@runtime_checkable
+class DrawsTargets(Protocol):
+    """A posterior without weights, whose draws are told by the targets they give at some inputs."""
+
+    def target_deviations(
+        self, samples: int, inputs: Tensor | None = None, *, generator: torch.Generator | int | None = None
+    ) -> TargetDeviations:
+        """Targets that drawn functions give, less their mean; at the training inputs where none are given."""
+        ...
 
 
 class Capabilities:

@@ -61,9 +61,9 @@ class ExactPosterior(Posterior):
         sources = (self.model, self.totals, self._curvature)
         return self.shared_evidence.of(*sources, make=lambda: self._evidence(self._complexity()))
 
-    def with_choices(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
-        """See ``Posterior.with_choices``; the factorisation behind the evidence is shared."""
-        changed = super().with_choices(prior, likelihood, steps)
+    def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
+        """See ``Posterior.with_hyperparameters``; the factorisation behind the evidence is shared."""
+        changed = super().with_hyperparameters(prior, likelihood, steps)
         if prior.shares(self.prior, self.network.uncertain):
             return changed
         return replace(changed, shared_evidence=Shared[LogEvidence]())

@@ -31,7 +31,7 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefin
 from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -58,8 +58,8 @@ class FunctionPosterior(ExactPosterior):
         rows: The rows ``J̃ = Sᵀ J`` of the training data, as a prediction needs the kernel between them and new inputs:
             features of the training inputs where the last layer is uncertain, else the inputs themselves.
         grams: ``J̃_g J̃_gᵀ`` of each prior group g.
-        shared_spectrum: The eigendecomposition of the kernel of a single group before its prior, once it was asked for:
-            that of the posterior under every prior and noise.
+        shared_spectrum: The eigendecomposition of the kernel, once it was asked for. Of a single group that before its
+            prior, which is the same under every prior and noise; else of all groups together.
     """
 
     rows: TrainingRows
@@ -84,10 +84,10 @@ class FunctionPosterior(ExactPosterior):
         if misfit:
             raise DataError("training rows of the network", misfit, REPAIR)
         axes = self.rows.cotangents.shape[2:]  # in the order of the likelihood, not of the network
-        check_shape("the cotangents", sorted(axes), sorted(self.survey.output))
+        check_part_shape("the cotangents", sorted(axes), sorted(self.survey.output))
         groups = self.prior.groups(self.network.uncertain)[1]
         rows = len(self.rows)
-        check_shape("the kernel", self.grams.shape, (groups, rows, rows))
+        check_part_shape("the kernel", self.grams.shape, (groups, rows, rows))
 
     def with_checked_data(self) -> FunctionPosterior:
         """See ``Posterior.with_checked_data``; with training inputs again where there are none.
@@ -105,8 +105,10 @@ class FunctionPosterior(ExactPosterior):
         units = torch.ones_like(self._variance) if relative is None else (1 / relative).to(self._variance)
         return replace(checked, rows=self.rows.with_data(self.model, self.grams.sum(0), units))
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> FunctionPosterior:
-        """See ``Posterior.with_choices``; the prior may differ in its precisions alone.
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> FunctionPosterior:
+        """See ``Posterior.with_hyperparameters``; the prior may differ in its precisions alone.
 
         Raises:
             UnsupportedError: If it groups or scales the weights in another way.
@@ -117,7 +119,7 @@ class FunctionPosterior(ExactPosterior):
                 f"{prior}",
                 "fitting again with this prior, or Full(view='weights')",
             )
-        return super().with_choices(prior, likelihood, steps)
+        return super().with_hyperparameters(prior, likelihood, steps)
 
     @property
     def precision_operator(self) -> Operator:
@@ -131,7 +133,7 @@ class FunctionPosterior(ExactPosterior):
         return FunctionOperator(product, product, prior.shape, prior.values)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; a draw of the prior, conditioned on the data (Wilson et al. 2021).
 
             θ* + ζ - A⁻¹ J̃ᵀ (J̃ A⁻¹ J̃ᵀ + I / s)⁻¹ (J̃ ζ + ε / √s),    ζ ~ N(0, A⁻¹),  J̃ = Sᵀ J
@@ -140,12 +142,13 @@ class FunctionPosterior(ExactPosterior):
             A product with ``J̃`` and one with its transpose: of features two matrix products, of training inputs forward
             passes and a backward pass for every draw.
         """
-        probes.check_draws(samples, generator)
-        noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=source)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
             observed = self.rows.push(self.model, zeta.to(self.network.like)).double()
-            epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=generator)
+            epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=source)
             observed += epsilon / self.noise_scale**0.5
             drawn = self._conditioned(zeta, observed)
         return self.network.weights + drawn.mT.to(self.network.weights)
@@ -188,6 +191,10 @@ class FunctionPosterior(ExactPosterior):
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
             return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))
+        return self.shared_spectrum.of(self.grams, self.prior, make=self._spectrum_of_all)
+
+    def _spectrum_of_all(self) -> Eigenbasis:
+        """Of ``Sᵀ K S`` with the prior of each group."""
         return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
 
     @property

@@ -26,7 +26,7 @@ ACCURACY = 1e-4
 """Error of the quadrature, relative."""
 
 
-def log_det_ratio(
+def log_det_integral(
     problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool | None = None
 ) -> tuple[Float[Tensor, " k"], list[Solution]]:
     """``log det Λ / det A`` by each draw, float64: an integral over ever stronger priors.

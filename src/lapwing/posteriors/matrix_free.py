@@ -17,7 +17,7 @@ from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import track, working
-from lapwing.ground.results import Estimate, Solution, joined
+from lapwing.ground.results import Estimate, Solution, joined_solutions
 from lapwing.jacobian.layers.base import jacobian_rows
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods.base import identity_cotangents
@@ -68,12 +68,12 @@ class MatrixFreePosterior(IterativePosterior):
             return self.solver.solve(self.problem, b)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row.
 
         Args:
             samples: Draws s.
-            generator: Source of randomness.
+            generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Warns:
             ConvergenceWarning: If the draws missed their tolerance.
@@ -81,7 +81,7 @@ class MatrixFreePosterior(IterativePosterior):
         Cost:
             One product with a root of G and one solve, for all draws together; see ``sqrt``.
         """
-        drawn = self.draw(samples, generator=generator)
+        drawn = self.draw(samples, generator=probes.generator_of(generator))
         warn_unless(drawn, self.sqrt.cure_with(self.solver))
         return self.network.weights + drawn.value.mT
 
@@ -171,7 +171,7 @@ class MatrixFreePosterior(IterativePosterior):
                 covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))
                 solutions.append(replace(solution, value=solution.value[:0]))
         mean = torch.cat(means)
-        effort = joined(solutions)
+        effort = joined_solutions(solutions)
         return SolvedMoments(Moments(mean, torch.cat(covariances)), effort.residual.view(mean.shape), effort)
 
     def _solves(self, inputs: Inputs) -> Iterator[tuple[Float[Tensor, "n *event c"], Float[Tensor, "m c d"], Solution]]:
@@ -203,7 +203,7 @@ class MatrixFreePosterior(IterativePosterior):
         for _, _, solution in self._solves(inputs):
             columns.append(self.pushed(inputs, solution.value)[1].flatten(0, -2))
             solutions.append(replace(solution, value=solution.value[:0]))
-        warn_unless(joined(solutions), self.solver.cure)
+        warn_unless(joined_solutions(solutions), self.solver.cure)
         mean = self.model.outputs(inputs)
         product = torch.cat(columns, dim=1)
         covariance = (product + product.mT) / 2

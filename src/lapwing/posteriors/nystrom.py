@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.propagation import Propagation
-from lapwing.curvature.tangent_features import Features, TangentFeatures
+from lapwing.curvature.tangent_features import OutputFeatures, TangentFeatures
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs
@@ -29,7 +29,7 @@ from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.linear.log_det_ratio import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.predictive import JointMoments, Moments
 
 
@@ -92,7 +92,7 @@ class Compression:
         eigenvalues = spectrum.values.masked_fill(spectrum.values < rounding, 0.0)
         return p @ (spectrum.vectors * (1.0 + eigenvalues).rsqrt())
 
-    def moments(self, features: Features, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
+    def moments(self, features: OutputFeatures, prior: Float[Tensor, "n *event c c"] | None) -> Moments:
         """Outputs ``f ~ N(f(x), φ (M + S)⁻¹ φᵀ)``, and with J A⁻¹ Jᵀ at hand the prior's variance beside the span.
 
         Args:
@@ -155,7 +155,7 @@ class NystromPosterior(ExactPosterior):
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
-        check_shape("the span", self.changes.shape[:1], (self.network.size,))
+        check_part_shape("the span", self.changes.shape[:1], (self.network.size,))
 
     @property
     def training(self) -> Linearisation:
@@ -192,17 +192,18 @@ class NystromPosterior(ExactPosterior):
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``: the prior's draw outside the span, the posterior's inside."""
-        probes.check_draws(samples, generator)
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
         d, k = self.changes.shape
         w = self.changes.double()
         within = self.compression
-        epsilon = probes.gaussian((k, samples), like=within.curvature, generator=generator)
+        epsilon = probes.gaussian((k, samples), like=within.curvature, generator=source)
         draws = w @ (within.root @ epsilon)
         if self.residual:
             prior = self.prior_diagonal[:, None]
-            of_prior = probes.gaussian((d, samples), like=w, generator=generator) / prior.sqrt()
+            of_prior = probes.gaussian((d, samples), like=w, generator=source) / prior.sqrt()
             p = within.prior_root
             draws += of_prior - w @ (p @ (p.mT @ (w.mT @ (prior * of_prior))))
         return self.network.weights + draws.mT.to(self.network.weights)
@@ -234,7 +235,7 @@ class NystromPosterior(ExactPosterior):
         if self.residual:
             propagation = Propagation(self.model, (BlockedCurvature(Diagonal(self.prior_diagonal)),))
             prior = joint(propagation, inputs)[1].double()[None]
-        together = Features(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
+        together = OutputFeatures(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)
         return JointMoments(features.mean, whole.covariance.view(*shape, *shape), factor)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
+from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -51,17 +53,18 @@ class NetworkPredictor(abc.ABC):
         joint: bool = False,
         linearised: bool = True,
         samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Outputs:
         """What is known of the network's outputs at ``x``; arguments as in ``predict``.
 
         Returns:
             Means with the covariance of each example, or of all of them together, or draws.
         """
+        source = probes.generator_of(generator)
         inputs = self._inputs(x)
         with torch.no_grad():
             if not linearised:
-                return self._networks(inputs, samples, generator)
+                return self._networks(inputs, samples, source)
             return self._linearised(inputs, link or self.link, joint, samples)
 
     @undisturbed()
@@ -74,7 +77,7 @@ class NetworkPredictor(abc.ABC):
         joint: bool = False,
         linearised: bool = True,
         samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | int | None = None,
     ) -> Predictive:
         """Predictive distribution of the targets at ``x``: what is known of the outputs there, through the link.
 
@@ -90,7 +93,7 @@ class NetworkPredictor(abc.ABC):
             linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
                 drawn weights, which refits have not.
             samples: Draws, where the link or the network need them.
-            generator: Source of randomness for them.
+            generator: Source of randomness for them, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Returns:
             ``Classification`` with ``probs [n, c]``, ``Regression`` with ``mean``, ``std`` (noise included) and
@@ -112,17 +115,16 @@ class NetworkPredictor(abc.ABC):
             >>> posterior.predict(x[:4]).probs.shape
             torch.Size([4, 3])
         """
-        if generator is not None:
-            probes.device_of(generator)
+        source = probes.generator_of(generator)
         link = link or self.link
         with torch.no_grad():
-            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=generator)
+            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=source)
             return self.likelihood.predictive(
-                outputs, link, temperature=self.temperature, samples=samples, generator=generator
+                outputs, link, temperature=self.temperature, samples=samples, generator=source
             )
 
     def with_link(self: P, link: Link, temperature: float = 1.0) -> P:
-        """The same posterior, which predicts by another link; all that was computed is shared.
+        """The same posterior, which predicts by another link; what was solved or decomposed is shared.
 
         Args:
             link: The new link.
@@ -138,9 +140,39 @@ class NetworkPredictor(abc.ABC):
             'pairwise'
         """
         check_link(link, temperature)
-        changed = replace(self, link=link, temperature=temperature)
-        vars(changed).update(vars(self) | vars(changed))
-        return changed
+        return replace(self, link=link, temperature=temperature)
+
+    def to(self: P, device: torch.device | str) -> P:
+        """The same posterior on another device, around a copy of its network there; the training data are read there.
+
+        Args:
+            device: Where to.
+
+        Raises:
+            MismatchError: If the network was written to since the fit.
+
+        Cost:
+            A copy of the network and of what the posterior holds; what was computed from it since is computed again.
+
+        Example:
+            >>> import torch, lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> lw.Laplace(lw.Categorical()).fit(model, (x, y)).to("cpu").predict(x[:4]).probs.device
+            device(type='cpu')
+        """
+        return self.moved_by(Mover(device))
+
+    def moved_by(self: P, mover: Mover) -> P:
+        """See ``to``."""
+        return replace(self, **{name: mover(value) for name, value in self.__getstate__().items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
+        state = fields_of(self)
+        for name, value in state.items():
+            if isinstance(value, Shared):
+                state[name] = Shared[Any]()
+        return state
 
     def shown_link(self) -> str:
         """The link as a ``repr`` shows it, where it plays a part."""

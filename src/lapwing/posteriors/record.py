@@ -75,7 +75,7 @@ def check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> No
         )
 
 
-def check_shape(what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
+def check_part_shape(what: str, shape: Sequence[int], expected: Sequence[int]) -> None:
     """Refuses a part of another shape than the rest asks for.
 
     Raises:

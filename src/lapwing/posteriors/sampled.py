@@ -27,8 +27,8 @@ from lapwing.likelihoods import Likelihood
 from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
-from lapwing.posteriors.log_det_integral import log_det_ratio
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.log_det_integral import log_det_integral
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
@@ -66,7 +66,7 @@ class SampledPosterior(IterativePosterior):
     squares: Shared[Tensor] = field(default_factory=Shared[Tensor], kw_only=True, metadata=UNRECORDED)
 
     def __getstate__(self) -> dict[str, Any]:
-        """See ``Posterior.__getstate__``; the draws are not solved for again."""
+        """See ``NetworkPredictor.__getstate__``; the draws are not solved for again."""
         return super().__getstate__() | {"solved": self.solved, "squares": self.squares}
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
@@ -92,10 +92,10 @@ class SampledPosterior(IterativePosterior):
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
-        check_shape("the draws", self.draws.shape[:1], (self.network.size,))
-        check_shape("the noise", self.perturbation.prior.shape, self.draws.shape)
-        check_shape("the residuals", self.solution.residual.shape[-1:], self.draws.shape[1:])
-        check_shape("their squares", self.output_squares.shape[-1:], self.draws.shape[1:])
+        check_part_shape("the draws", self.draws.shape[:1], (self.network.size,))
+        check_part_shape("the noise", self.perturbation.prior.shape, self.draws.shape)
+        check_part_shape("the residuals", self.solution.residual.shape[-1:], self.draws.shape[1:])
+        check_part_shape("their squares", self.output_squares.shape[-1:], self.draws.shape[1:])
 
     @property
     def wide(self) -> bool:
@@ -154,13 +154,15 @@ class SampledPosterior(IterativePosterior):
         """Draws k."""
         return self.perturbation.prior.shape[1]
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> SampledPosterior:
-        """See ``Posterior.with_choices``; the same noise, the solves started from the present draws.
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> SampledPosterior:
+        """See ``Posterior.with_hyperparameters``; the same noise, the solves started from the present draws.
 
         They start from them in units of the prior, ``A^½ ζ``: directions the data say nothing about, where a descent is
         slowest, are then where they belong.
         """
-        changed = super().with_choices(prior, likelihood, steps)
+        changed = super().with_hyperparameters(prior, likelihood, steps)
         before = self.prior_diagonal.to(self.network.like)
         after = changed.prior_diagonal.to(self.network.like)
         if likelihood == self.likelihood and torch.equal(before, after):
@@ -230,20 +232,21 @@ class SampledPosterior(IterativePosterior):
         return self.restarted(perturbation=perturbation)
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """Draws of the uncertain weights, one flat vector a row: those there are, in random order.
 
         Args:
             samples: Draws s; beyond k they come again.
-            generator: Source of randomness, for the order.
+            generator: Source of randomness for the order, or the seed of one.
         """
-        probes.check_draws(samples, generator)
-        return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=generator)[..., 0]
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        return self.network.weights + Draws(self.draws.mT[..., None]).sample(samples, generator=source)[..., 0]
 
     @undisturbed()
     @working("evidence")
     def log_marginal(self, *, progress: bool | None = None) -> Estimate:
-        """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_ratio``.
+        """Log evidence, nats, its log determinant the integral of γ over prior precisions: ``log_det_integral``.
 
         Args:
             progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
@@ -257,7 +260,7 @@ class SampledPosterior(IterativePosterior):
         Cost:
             One or two dozen block solves with k columns, all but the last few easy ones.
         """
-        values, solutions = log_det_ratio(self.problem, self.perturbation, self.solver, progress=progress)
+        values, solutions = log_det_integral(self.problem, self.perturbation, self.solver, progress=progress)
         for solution in solutions:
             warn_unless(solution, self.solver.cure)
         return self._log_marginal(Estimate.of(values))

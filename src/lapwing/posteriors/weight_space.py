@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -18,22 +18,24 @@ from lapwing.curvature.propagation import CHEAPER, Propagation, keeps_variances
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike
-from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
-from lapwing.ground.files.records import REPAIR, Records
+from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import Bar, working
+from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
-from lapwing.jacobian.network.network import Network
+from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
-from lapwing.posteriors.record import check_shape
+from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import warn_of_rounding
+from lapwing.posteriors.step import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
+from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +58,14 @@ class WeightPosterior(ExactPosterior):
     """N(θ*, Λ⁻¹) with Λ = s G + A: curvature G at the trained weights θ*, prior precision A, noise s.
 
     Args:
-        held: The curvature G.
+        curvature: G.
+        shared_precision: Λ, once it was asked for: that of every posterior with the same prior and noise.
     """
 
-    held: BlockedCurvature
+    curvature: BlockedCurvature
+    shared_precision: Shared[BlockedCurvature] = field(
+        default_factory=Shared[BlockedCurvature], kw_only=True, metadata=UNRECORDED
+    )
 
     def __repr__(self) -> str:
         more, less = self.precision_error
@@ -72,24 +78,18 @@ class WeightPosterior(ExactPosterior):
 
     def record(self, records: Records, *, training_inputs: bool = False) -> Json:
         """See ``Posterior.record``."""
-        curvature = records.state(self.held, "curvature")
-        return self._fields_record(records.giving({BlockedCurvature: None})) | {"curvature": curvature}
-
-    @classmethod
-    def of_record(cls, record: Json, records: Records, network: Network, data: Data | None) -> WeightPosterior:
-        """See ``Posterior.of_record``."""
-        curvature = records.read(BlockedCurvature, record.get("curvature"), "curvature")
-        return super().of_record(record, records.giving({BlockedCurvature: curvature}), network, data)
+        return self._fields_record(records)
 
     def check_record(self) -> None:
         """See ``Posterior.check_record``."""
         super().check_record()
         d = self.network.size
-        check_shape("the curvature", self.held.operator.shape, (d, d))
-        blocks = len(self.held.operator.blocks) if isinstance(self.held.operator, BlockDiagonal) else 0
-        names = {name for part in self.held.partition for name in part}
-        if len(self.held.partition) != blocks or (names and names != set(self.network.names)):
-            raise DataError(f"parameters of {blocks} blocks", f"{len(self.held.partition)} groups of others", REPAIR)
+        check_part_shape("the curvature", self.curvature.operator.shape, (d, d))
+        blocks = len(self.curvature.operator.blocks) if isinstance(self.curvature.operator, BlockDiagonal) else 0
+        partition = self.curvature.partition
+        names = {name for part in partition for name in part}
+        if len(partition) != blocks or (names and names != set(self.network.names)):
+            raise DataError(f"parameters of {blocks} blocks", f"{len(partition)} groups of others", REPAIR)
 
     @property
     def precision_error(self) -> tuple[float, float]:
@@ -103,7 +103,7 @@ class WeightPosterior(ExactPosterior):
         """
         too_large = 0.0
         too_small = 0.0
-        blocks = self.held.operator.blocks if isinstance(self.held.operator, BlockDiagonal) else ()
+        blocks = self.curvature.operator.blocks if isinstance(self.curvature.operator, BlockDiagonal) else ()
         for block in blocks:
             if isinstance(block, Kronecker):
                 more, less = factor_error(*block.bases)
@@ -112,10 +112,11 @@ class WeightPosterior(ExactPosterior):
         return self.noise_scale * too_large, self.noise_scale * too_small
 
     @working("sample")
-    def sample(self, samples: int = 1, *, generator: torch.Generator | None = None) -> Float[Tensor, "s d"]:
+    def sample(self, samples: int = 1, *, generator: torch.Generator | int | None = None) -> Float[Tensor, "s d"]:
         """See ``Posterior.sample``; W is the operator's own inverse root."""
-        probes.check_draws(samples, generator)
-        return self.network.weights + self._deviations(samples, generator).mT
+        source = probes.generator_of(generator)
+        probes.check_draws(samples, source)
+        return self.network.weights + self._deviations(samples, source).mT
 
     def _deviations(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "d k"]:
         """``W ε`` for some ε, one a column."""
@@ -124,23 +125,34 @@ class WeightPosterior(ExactPosterior):
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
         return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
 
-    @cached_property
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> WeightPosterior:
+        """See ``Posterior.with_hyperparameters``."""
+        changed = super().with_hyperparameters(prior, likelihood, steps)
+        return replace(changed, shared_precision=Shared[BlockedCurvature]())
+
+    @property
     def precision(self) -> BlockedCurvature:
         """The posterior precision Λ = s G + A.
 
         Warns:
             ConvergenceWarning: If the rounding of a dense curvature is larger than the prior precision.
         """
-        curvature = self.held.operator
+        return self.shared_precision.of(self.curvature, self.prior, self.likelihood, make=self._precision)
+
+    def _precision(self) -> BlockedCurvature:
+        """See ``precision``."""
+        curvature = self.curvature.operator
         if self.noise_scale != 1.0:
             curvature = curvature.scaled(self.noise_scale)
         if isinstance(curvature, Dense):
             warn_of_rounding(curvature, float(self.prior_diagonal.min()))
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
-            return BlockedCurvature(curvature.shifted(float(precisions)), self.held.partition)
+            return BlockedCurvature(curvature.shifted(float(precisions)), self.curvature.partition)
         prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
-        return BlockedCurvature(curvature.plus_diagonal(prior.values), self.held.partition)
+        return BlockedCurvature(curvature.plus_diagonal(prior.values), self.curvature.partition)
 
     @property
     def precision_operator(self) -> Structured:
@@ -150,7 +162,7 @@ class WeightPosterior(ExactPosterior):
     @property
     def stored_curvature(self) -> Structured:
         """See ``Capabilities.stored_curvature``."""
-        return self.held.operator
+        return self.curvature.operator
 
     @cached_property
     def mode_shift(self) -> NewtonStep | None:
@@ -159,10 +171,10 @@ class WeightPosterior(ExactPosterior):
             return None
         layout = self.network.uncertain
         device = self.network.like.device
-        dtype = self.held.operator.dtype
+        dtype = self.curvature.operator.dtype
         relative = self.prior.relative(layout)
         return NewtonStep(
-            self.held.operator,
+            self.curvature.operator,
             self.totals.score.to(dtype),
             self.network.weights.to(dtype),
             self.prior.groups(layout)[0].to(device),
@@ -171,11 +183,11 @@ class WeightPosterior(ExactPosterior):
 
     @property
     def _curvature(self) -> BlockedCurvature:
-        return self.held
+        return self.curvature
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
-        return complexity_of(self.held.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+        return complexity_of(self.curvature.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
 
     @property
     def wide(self) -> bool:
@@ -185,7 +197,7 @@ class WeightPosterior(ExactPosterior):
     @property
     def leaves_out_correlations(self) -> bool:
         """See ``Capabilities.leaves_out_correlations``."""
-        return isinstance(self.held.operator, BlockDiagonal | Diagonal)
+        return isinstance(self.curvature.operator, BlockDiagonal | Diagonal)
 
     def _moments(
         self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
@@ -202,9 +214,9 @@ class WeightPosterior(ExactPosterior):
     @property
     def numbers_by_choice(self) -> int:
         """See ``Posterior.numbers_by_choice``; not of large Kronecker products, whose variances are not kept."""
-        if not isinstance(self.held.operator, BlockDiagonal):
+        if not isinstance(self.curvature.operator, BlockDiagonal):
             return self.network.size
-        return sum(block.shape[0] for block in self.held.operator.blocks if keeps_variances(block))
+        return sum(block.shape[0] for block in self.curvature.operator.blocks if keeps_variances(block))
 
     @property
     def _by_draws(self) -> bool:
@@ -258,7 +270,7 @@ class WeightPosterior(ExactPosterior):
             return self._moments(inputs, choices, places)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        if len(set(self.held.partition)) < len(self.held.partition):
+        if len(set(self.curvature.partition)) < len(self.curvature.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
         if self._by_draws:
@@ -311,15 +323,10 @@ def factor_error(left: Eigenbasis, right: Eigenbasis) -> tuple[float, float]:
     Returns:
         a and b, 0 for factors that are exact.
     """
-    lambda_left = largest_eigenvalue(left)
-    lambda_right = largest_eigenvalue(right)
+    lambda_left = left.largest_eigenvalue
+    lambda_right = right.largest_eigenvalue
     t_left = lambda_left + left.error
     t_right = lambda_right + right.error
     a = left.rest * t_right + right.rest * t_left + left.rest * right.rest
     b = t_left * t_right - lambda_left * lambda_right
     return a, b
-
-
-def largest_eigenvalue(factor: Eigenbasis) -> float:
-    """λ, 0 of a factor without any."""
-    return float(factor.values.max()) if factor.values.numel() else 0.0

@@ -14,7 +14,7 @@ from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, check_count
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
-from lapwing.predictive.quadrature import MAX_BYTES, by_position, check_time
+from lapwing.predictive.quadrature import MAX_BYTES, check_time, over_positions
 
 Link: TypeAlias = Literal["probit", "pairwise", "bridge", "qmc", "mc"]
 """How the logits' uncertainty is averaged out: the probit approximation logit by logit or pair by pair, the Laplace
@@ -121,7 +121,7 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
             sums.append(torch.logsumexp(gaps, -1))
         return torch.softmax(-torch.cat(sums, -1), -1)
 
-    return by_position(of_pairs, moments, PAIR_BYTES * c**2, max_bytes)
+    return over_positions(of_pairs, moments, PAIR_BYTES * c**2, max_bytes)
 
 
 def laplace_bridge(moments: Moments | WideMoments, *, normalise: bool = False) -> Float[Tensor, "*batch c"]:

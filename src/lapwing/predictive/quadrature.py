@@ -83,7 +83,7 @@ def quasi_monte_carlo(
         moved = some.coloured_contrasts(normals).to(dtype)
         return torch.softmax(moved + some.mean.to(dtype)[..., None], -2).mean(-1)
 
-    return by_position(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
+    return over_positions(averaged, moments, 3 * c * points * dtype.itemsize + moments.contrast_bytes, max_bytes)
 
 
 @lru_cache(maxsize=4)
@@ -159,7 +159,7 @@ def _over_logistic(mean: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float
     return scale * (below @ (weights / weights.sum()))
 
 
-def by_position(
+def over_positions(
     function: Callable[[Moments | WideMoments], Tensor],
     moments: Moments | WideMoments,
     each: int,
@@ -177,7 +177,7 @@ def by_position(
     room = min(max_bytes, CACHED) if mean.device.type == "cpu" else max_bytes
     step = max(1, room // each)
     pieces = [slice(start, start + step) for start in range(0, mean[..., 0].numel(), step)]
-    return torch.cat([function(moments.at(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
+    return torch.cat([function(moments.at_positions(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
 
 
 def check_time(link: str, classes: int, seconds: float) -> None:

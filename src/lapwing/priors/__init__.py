@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lapwing.priors.base import Isotropic, Prior
-from lapwing.priors.several import DiagonalPrior, GPrior, Layerwise
+from lapwing.priors.base import Prior
+from lapwing.priors.diagonal import DiagonalPrior
+from lapwing.priors.g_prior import GPrior
+from lapwing.priors.isotropic import Isotropic
+from lapwing.priors.layerwise import Layerwise
 
 __all__ = ["DiagonalPrior", "GPrior", "Isotropic", "Layerwise", "Prior"]

@@ -1,4 +1,4 @@
-"""What every zero-mean Gaussian prior over the weights answers, and the prior with one precision."""
+"""What every zero-mean Gaussian prior over the weights answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar, final
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
 from lapwing.ground.layout import Layout
+from lapwing.ground.moving import Mover
 from lapwing.linalg.operators.diagonal import Diagonal
 
 P = TypeVar("P", bound="Prior")
@@ -39,11 +40,15 @@ class Prior(abc.ABC):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prior) or type(self) is not type(other):
             return NotImplemented
-        return all(same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return all(equal_options(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     def __hash__(self) -> int:
         values = [getattr(self, each.name) for each in fields(self)]
         return hash((type(self).__name__, *(value for value in values if not isinstance(value, Tensor))))
+
+    def moved_by(self, mover: Mover) -> Prior:
+        """See ``Movable``: a prior stays on the CPU, and is asked for its precisions on any device."""
+        return self
 
     def groups(self, layout: Layout) -> tuple[Int[Tensor, " d"], int]:
         """Group number of each weight, ``[d]`` on the CPU, and the number of groups; here one of all weights.
@@ -111,7 +116,7 @@ class Prior(abc.ABC):
         (group, groups) = self.groups(layout)
         (theirs, many) = other.groups(layout)
         alike = groups == many and torch.equal(group, theirs)
-        return alike and same(self.relative(layout), other.relative(layout))
+        return alike and equal_options(self.relative(layout), other.relative(layout))
 
     def square_norms(self, vector: Float[Tensor, " d"], layout: Layout) -> Float[Tensor, " g"]:
         """``|θ_g|²`` of each group, in which every weight counts by its relative precision; float64.
@@ -158,6 +163,7 @@ class Prior(abc.ABC):
             ShapeError: If there are not ``d`` weights.
 
         Example:
+            >>> from lapwing.priors import Isotropic
             >>> Isotropic(2 * math.pi).log_density(torch.zeros(3), Layout(("w",), ((3,),)))
             tensor(0.)
         """
@@ -166,50 +172,6 @@ class Prior(abc.ABC):
         diagonal = self.diagonal(layout, torch.zeros((), dtype=torch.float64, device="cpu"))
         constant = 0.5 * torch.log(diagonal / (2 * math.pi)).sum()
         return constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Isotropic(Prior):
-    """One precision for all weights, A = λ I.
-
-    Args:
-        precision: λ = 1 / prior variance, in 1 / (units of a weight)².
-
-    Raises:
-        ConfigError: If it is not a positive finite number.
-
-    Example:
-        >>> Isotropic.from_weight_decay(5e-4, n=50_000)
-        Isotropic(precision=25.0)
-    """
-
-    precision: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "precision", checked_one(self.precision, "Isotropic(1.0)"))
-
-    @classmethod
-    def from_weight_decay(cls, weight_decay: float, n: int) -> Isotropic:
-        """The prior that a weight decay stands for: λ = n · weight_decay.
-
-        For a training loss (1/n) Σ_i nll_i + (weight_decay / 2) |θ|², the mean over n examples: its minimum
-        is then the maximum of likelihood × prior. ``torch.optim.SGD(weight_decay=)`` adds this gradient.
-
-        Args:
-            weight_decay: Coefficient of |θ|² / 2 beside the mean loss; positive.
-            n: Number of training examples.
-
-        Raises:
-            ConfigError: If either is not positive.
-        """
-        if not (weight_decay > 0 and math.isfinite(weight_decay) and n > 0):
-            raise ConfigError(
-                "a positive weight_decay and a positive number of examples n",
-                f"weight_decay={weight_decay}, n={n}",
-                "Isotropic(1.0) and lapwing.tune for a network trained without weight decay",
-            )
-        return cls(weight_decay * n)
 
 
 def checked_one(precision: object, hint: str) -> float:
@@ -234,7 +196,7 @@ def check_length(values: Tensor, groups: int, expected: str) -> None:
         raise ShapeError(expected, f"{list(values.shape)}", "a single number, which fits every layout")
 
 
-def same(a: object, b: object) -> bool:
+def equal_options(a: object, b: object) -> bool:
     """Whether two options are equal, tensors by their numbers."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)

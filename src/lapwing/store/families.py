@@ -32,7 +32,7 @@ from lapwing.linear.solvers import CG, SDD, SGD, AlternatingProjections, Cholesk
 from lapwing.methods.hessian_free import HessianFreePosterior
 from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputCovariances, PointCovariances
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, SampledPosterior, WeightPosterior
-from lapwing.posteriors.base import Fit
+from lapwing.posteriors.base import FitRecipe
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
 from lapwing.structures import LowRank as LowRankStructure
@@ -57,7 +57,7 @@ FAMILIES: Families = {
         gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
     ),
     Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
-    Fit: named(StructureFit),
+    FitRecipe: named(StructureFit),
     Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),

@@ -14,7 +14,7 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kinds import Hessian
-from lapwing.curvature.last_layer.features import FeatureRows, hides_inputs, joined
+from lapwing.curvature.last_layer.features import FeatureRows, hides_inputs, joined_heads
 from lapwing.curvature.sweep import chunk_size
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows, TrainingRows
@@ -114,7 +114,7 @@ class Full(Structure):
         if isinstance(task.curvature, Hessian):
             return self._exact_hessian(task, task.curvature.damping)
         posterior = task.summed(DenseSum(task.model.network))
-        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()))
+        check_rounding(posterior.curvature.operator, float(posterior.prior_diagonal.min()))
         return posterior
 
     def _exact_hessian(self, task: FitTask, damping: float) -> Posterior:
@@ -188,7 +188,7 @@ def training_rows(task: FitTask) -> tuple[TrainingRows, Totals]:
             inputs.append(forward.inputs)
     columns = torch.cat(cotangents, dim=1)
     if by_features:
-        return FeatureRows(columns, joined(heads)), data.totals()
+        return FeatureRows(columns, joined_heads(heads)), data.totals()
     return InputRows(columns, concatenated(inputs)), data.totals()
 
 

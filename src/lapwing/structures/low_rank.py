@@ -92,7 +92,7 @@ class LowRank(CurvatureRecipe, Structure):
             factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         posterior = task.posterior(WeightPosterior, totals, BlockedCurvature(linalg.LowRank(factor)))
         rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
-        check_rounding(posterior.held.operator, float(posterior.prior_diagonal.min()), rank)
+        check_rounding(posterior.curvature.operator, float(posterior.prior_diagonal.min()), rank)
         return posterior
 
     def curvature(self, problem: Problem) -> linalg.LowRank:

@@ -30,7 +30,7 @@ from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import FactorMoments, Moments, WideMoments
-from lapwing.structures.weights import last_layer
+from lapwing.structures.selection import last_layer
 from lapwing.tuning.em import EM
 from lapwing.tuning.em.expectation import Expectation, Expected, warn_unless_found
 from lapwing.tuning.em.state import State

@@ -23,7 +23,7 @@ from lapwing.posteriors import Posterior
 from lapwing.tuning.evidence import At, evidence_at
 from lapwing.tuning.hyperparameters import BOUNDS, Hyperparameters
 from lapwing.tuning.method import P
-from lapwing.tuning.noise import NoiseRule, noises_by_evidence, output_sums
+from lapwing.tuning.noise import NoiseRule, noise_rule_of, noises_by_evidence, output_residuals
 from lapwing.tuning.result import EvidencePoint, hyperparameters_of, result_of_climb, tunes_noise
 
 LEAP = 7.0
@@ -101,14 +101,12 @@ class EvidenceGradient:
         Cost:
             A prediction of the training data; by residuals a forward pass.
         """
-        if self.noise is False:
-            return None
-        return NoiseRule(self._noises, replace(self, noise=False))
+        return noise_rule_of(self, self._noises)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         """MacKay's step for each output, at which the evidence is stationary, or the noise of the residuals."""
         if self.noise == "residuals":
-            sums = output_sums(posterior, variances=False)
+            sums = output_residuals(posterior, variances=False)
             return sums.noises(sums.squares, None)
         return noises_by_evidence(posterior, evidence_at(posterior, self.at))
 
@@ -131,11 +129,11 @@ def climb(evidence: LogEvidence, start: Hyperparameters, *, with_noise: bool, st
     with torch.no_grad():
         finite_evidence(float(evidence.log_marginal(start.precisions, start.scale)))
     if isinstance(evidence.complexity, Spectrum) and evidence.shift is None:
-        return newton(evidence, evidence.complexity, start, with_noise, steps)
+        return newton_on_conditions(evidence, evidence.complexity, start, with_noise, steps)
     return quasi_newton(evidence, start, with_noise, steps)
 
 
-def newton(
+def newton_on_conditions(
     evidence: LogEvidence, spectrum: Spectrum, start: Hyperparameters, with_noise: bool, steps: int
 ) -> Iterator[EvidencePoint]:
     """Newton's method on MacKay's conditions ``log γ_g = log(α_g |θ_g|²)`` and ``log(N - γ) = log(s misfit)``.
@@ -157,7 +155,7 @@ def newton(
     for _ in range(steps):
         gamma, w = spectrum.determined(here.precisions, here.scale)
         there = EvidencePoint.of(evidence, here, gamma)
-        if best is None or there.log_marginal > best.log_marginal - rounding(best):
+        if best is None or there.log_marginal > best.log_marginal - evidence_rounding(best):
             yield there
             best = there
             step = newton_step(evidence, here, gamma, w, with_noise)
@@ -173,7 +171,7 @@ def newton(
         warn_of_steps(steps)
     gamma, _ = spectrum.determined(here.precisions, here.scale)
     last = EvidencePoint.of(evidence, here, gamma)
-    if best is None or last.log_marginal >= best.log_marginal - rounding(best):
+    if best is None or last.log_marginal >= best.log_marginal - evidence_rounding(best):
         yield last
     else:
         yield best
@@ -186,7 +184,7 @@ def newton_step(
     w: Float[Tensor, " g"],
     with_noise: bool,
 ) -> Float[Tensor, " m"]:
-    """The step in the log precisions, the noise's last; see ``newton``.
+    """The step in the log precisions, the noise's last; see ``newton_on_conditions``.
 
     With ``r_g`` and ``r`` what the logarithms of the two conditions lack, it solves
 
@@ -219,7 +217,7 @@ def newton_step(
     return torch.cat([move + ratio / slope * noise_move, noise_move.view(1)])
 
 
-def rounding(point: EvidencePoint) -> float:
+def evidence_rounding(point: EvidencePoint) -> float:
     """What an evidence may be off by."""
     return TOLERANCE * (1 + abs(point.log_marginal))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from lapwing.tuning.fixed_point import fixed_point
 from lapwing.tuning.gradient import warn_of_steps
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
-from lapwing.tuning.noise import NoiseRule, noises_by_evidence
+from lapwing.tuning.noise import NoiseRule, noise_rule_of, noises_by_evidence
 from lapwing.tuning.result import EvidencePoint, hyperparameters_of, result_of_climb, tunes_noise
 
 
@@ -68,9 +68,7 @@ class MacKay:
         Cost:
             A prediction of the training data.
         """
-        if not self.noise:
-            return None
-        return NoiseRule(self._noises, replace(self, noise=False))
+        return noise_rule_of(self, self._noises)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         return noises_by_evidence(posterior, evidence_at(posterior, self.at))

@@ -69,7 +69,9 @@ class LinearPosterior(Protocol):
         """Noise precision relative to the fitted one."""
         ...
 
-    def with_choices(self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> LinearPosterior:
+    def with_hyperparameters(
+        self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
+    ) -> LinearPosterior:
         """The posterior with another prior and noise."""
         ...
 

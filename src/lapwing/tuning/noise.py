@@ -12,8 +12,8 @@ effective dimension.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, final, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -67,6 +67,19 @@ class TunesNoise(Protocol):
     def noise_rule(self) -> NoiseRule | None:
         """How it chooses the noise of each output; ``None`` where it leaves the noise as it is."""
         ...
+
+
+def noise_rule_of(method: Method, noises: Callable[[Posterior], Float[Tensor, " c"]]) -> NoiseRule | None:
+    """The rule of a method whose option ``noise`` says whether it chooses the noise; ``None`` where it does not.
+
+    Args:
+        method: The method, a dataclass.
+        noises: See ``NoiseRule``.
+    """
+    options: Any = method
+    if not options.noise:
+        return None
+    return NoiseRule(noises, replace(options, noise=False))
 
 
 def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> P:
@@ -139,7 +152,7 @@ def noises_by_evidence(posterior: Posterior, evidence: LogEvidence) -> Float[Ten
     if evidence.shift is not None:
         mode = evidence.shift.weights + evidence.shift.step(precisions, scale)
     gamma = float(evidence.effective_dimensions(precisions, scale).sum())
-    return output_sums(posterior, weights=mode).noises(noises_now(posterior), gamma)
+    return output_residuals(posterior, weights=mode).noises(noises_now(posterior), gamma)
 
 
 def check_data(posterior: Posterior) -> None:
@@ -175,7 +188,7 @@ def warn_of_ends(factors: Float[Tensor, " c"]) -> None:
 
 @final
 @dataclass(frozen=True, eq=False)
-class OutputSums:
+class OutputResiduals:
     """What the training data say of each output.
 
     Args:
@@ -206,14 +219,14 @@ class OutputSums:
         return torch.where(gammas > 0.5 * self.observations, whole, (self.observations - gammas) / squares)
 
 
-def output_sums(
+def output_residuals(
     posterior: Posterior,
     *,
     weights: Float[Tensor, " d"] | None = None,
     target: Target = "affine",
     draws: Float[Tensor, "d k"] | None = None,
     variances: bool = True,
-) -> OutputSums:
+) -> OutputResiduals:
     """Sums over the training data, output by output.
 
     Args:
@@ -247,7 +260,7 @@ def output_sums(
                 found = _variances(posterior, inputs, draws)
                 total_variances += likelihood.weight * found.double().flatten(0, -2).sum(0)
     total = model.data.added(torch.cat([squares, total_variances, squares.new_tensor([counted])]))
-    return OutputSums(float(total[-1]), total[:c], total[c : 2 * c])
+    return OutputResiduals(float(total[-1]), total[:c], total[c : 2 * c])
 
 
 def _variances(posterior: Posterior, inputs: Inputs, draws: Tensor | None) -> Float[Tensor, "n *event c"]:

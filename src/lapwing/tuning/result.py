@@ -109,7 +109,7 @@ def with_hyperparameters(
         )
     prior = posterior.prior.with_precisions(values[:-1])
     likelihood = posterior.fitted.scaled(float(values[-1]))
-    tuned = posterior.with_choices(prior, likelihood, steps)
+    tuned = posterior.with_hyperparameters(prior, likelihood, steps)
     return cast(Q, tuned if draws is None else tuned.starting_from(draws))
 
 

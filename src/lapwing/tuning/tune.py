@@ -99,13 +99,13 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
     check_kind("the method", method, (Method,), hint)
     fitted.network.check_unchanged()
     if fitted.data is not None and fitted.data.shared:
-        check_alike(True, checksum(options_of(method)), "method to tune by", "the same choices in each")
+        check_alike(True, checksum(method_options(method)), "method to tune by", "the same choices in each")
     if isinstance(method, TunesNoise):
         return cast(Any, tuned_by_output(fitted, method, progress))
     return cast(Any, method).tune(fitted, progress)
 
 
-def options_of(method: object) -> object:
+def method_options(method: object) -> object:
     """What a method is, its data aside: its name and its options."""
     if not is_dataclass(method):
         return method

@@ -23,7 +23,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import base
 from lapwing.posteriors import WeightPosterior
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
 
 SUMS: dict[str, Callable[[Network], Accumulator]] = {
@@ -94,7 +94,7 @@ def test_curvature_in_float32_has_no_negative_eigenvalues(structure: lw.Full | l
         model, x, y = nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(model, (x, y))
         assert isinstance(posterior, WeightPosterior)
-        assert bool((posterior.held.operator.eigenvalues() >= 0).all())
+        assert bool((posterior.curvature.operator.eigenvalues() >= 0).all())
 
 
 def test_a_curvature_of_whole_examples_still_pulls_back() -> None:

@@ -18,7 +18,7 @@ from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
 from lapwing.structures import base
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
 
 
@@ -76,7 +76,7 @@ def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> No
     x, y = torch.randn(2, 3, dtype=torch.float64), torch.tensor([4, 0])
     recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), curvature=lw.MCFisher())
     posterior = recipe.fit(model, (x, y), generator=torch.Generator().manual_seed(0))
-    assert posterior.held.operator.blocks[0].bases[0].others
+    assert posterior.curvature.operator.blocks[0].bases[0].others
     expected = posterior.outputs(x)
     monkeypatch.setattr(jacobian_model, "MANY", 1)
     torch.testing.assert_close(posterior.outputs(x).covariance, expected.covariance, rtol=1e-8, atol=1e-14)

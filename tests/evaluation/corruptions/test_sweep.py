@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
-from lapwing.evaluation.scores import Scores, evaluate
+from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import Categorical
@@ -29,7 +29,7 @@ class Linked:
     """A predictor with an option."""
 
     def __init__(self) -> None:
-        self.network, self.likelihood = Map(Spread()), Categorical()
+        self.network, self.likelihood = PlainNetwork(Spread()), Categorical()
         self.links: list[str] = []
 
     def predict(self, x: Inputs, link: str = "probit") -> Predictive:
@@ -49,7 +49,7 @@ def seeded() -> torch.Generator:
 
 def test_scores_are_those_of_evaluate_on_corrupted_images(data: tuple[Tensor, Tensor]) -> None:
     x, y = data
-    predictor = Map(Spread())
+    predictor = PlainNetwork(Spread())
     sweep = corruption_sweep(predictor, x, y, names=["contrast", "brightness"], severities=(2, 5))
     assert sweep.clean == evaluate(predictor, (x, y))
     for name, row in sweep.corrupted.items():
@@ -64,7 +64,7 @@ def test_scores_are_those_of_evaluate_on_corrupted_images(data: tuple[Tensor, Te
 
 def test_all_corruptions_and_severities_are_the_default(data: tuple[Tensor, Tensor]) -> None:
     x, y = data
-    sweep = corruption_sweep(Map(Spread()), x[::8], y[::8])
+    sweep = corruption_sweep(PlainNetwork(Spread()), x[::8], y[::8])
     assert tuple(sweep.corrupted) == CORRUPTIONS
     assert sweep.severities == SEVERITIES
     assert sweep.values().shape == (len(CORRUPTIONS), 5)
@@ -72,7 +72,7 @@ def test_all_corruptions_and_severities_are_the_default(data: tuple[Tensor, Tens
 
 
 def test_one_seed_gives_the_same_images_whatever_else_is_asked(data: tuple[Tensor, Tensor]) -> None:
-    predictor = Map(Spread())
+    predictor = PlainNetwork(Spread())
     some, more, other = (
         corruption_sweep(predictor, *data, names=names, severities=severities, generator=generator)
         for names, severities, generator in (
@@ -93,11 +93,11 @@ def test_the_transform_comes_after_the_corruption(data: tuple[Tensor, Tensor]) -
         seen.append(images)
         return 3 * images - 1
 
-    sweep = corruption_sweep(Map(Spread()), x, y, names=["jpeg"], severities=[4], transform=standardised)
-    assert sweep.corrupted["jpeg"][0] == evaluate(Map(Spread()), (3 * corrupt(x, "jpeg", 4) - 1, y))
+    sweep = corruption_sweep(PlainNetwork(Spread()), x, y, names=["jpeg"], severities=[4], transform=standardised)
+    assert sweep.corrupted["jpeg"][0] == evaluate(PlainNetwork(Spread()), (3 * corrupt(x, "jpeg", 4) - 1, y))
     assert all(0 <= float(images.min()) <= float(images.max()) <= 1 for images in seen)
     with pytest.raises(DataError, match=r"intensities in \[0, 1\]"):
-        corruption_sweep(Map(Spread()), 3 * x - 1, y)
+        corruption_sweep(PlainNetwork(Spread()), 3 * x - 1, y)
 
 
 def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
@@ -106,13 +106,13 @@ def test_options_reach_predict(data: tuple[Tensor, Tensor]) -> None:
     assert predictor.links == ["mc", "mc"]
     with refused(ConfigError, "options that Linked.predict takes (link)"):
         corruption_sweep(predictor, *data, options={"links": "mc"})
-    with refused(ConfigError, "options that Map.predict takes (none)"):
-        corruption_sweep(Map(Spread()), *data, options={"link": "mc"})
+    with refused(ConfigError, "options that PlainNetwork.predict takes (none)"):
+        corruption_sweep(PlainNetwork(Spread()), *data, options={"link": "mc"})
     assert predictor.links == ["mc", "mc"]
 
 
 def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
-    predictor: Any = Map(Spread())
+    predictor: Any = PlainNetwork(Spread())
     for options, expected in (
         ({"names": []}, "at least one of names="),
         ({"severities": []}, "at least one of severities="),
@@ -128,7 +128,7 @@ def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
     with unchecked(), refused(ConfigError, "the predictor"):
         corruption_sweep(network, *data)
     with pytest.raises(ConfigError, match="name= to be one of"):
-        corruption_sweep(Map(Spread()), *data, names=["fog", "snow"])
+        corruption_sweep(PlainNetwork(Spread()), *data, names=["fog", "snow"])
     sweep = Sweep(Scores({"nll": 1.0}), {"fog": (Scores({"nll": 2.0}),)}, (1,))
     with pytest.raises(ConfigError, match="score= to be one of 'nll'"):
         sweep.by_severity("accuracy")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Map
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose, diagnose_samples
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.ground.shared import Shared
@@ -208,8 +208,8 @@ def test_an_unknown_check_is_named_with_those_there_are() -> None:
 
 
 def test_what_has_no_draws_or_precision_is_refused() -> None:
-    plain = Map(torch.nn.Linear(2, 3), lw.Categorical())
-    with unchecked(), pytest.raises(UnsupportedError, match=r"Map.*diagnose_samples"):
+    plain = PlainNetwork(torch.nn.Linear(2, 3), lw.Categorical())
+    with unchecked(), pytest.raises(UnsupportedError, match=r"PlainNetwork.*diagnose_samples"):
         diagnose(cast("Any", plain))
 
 

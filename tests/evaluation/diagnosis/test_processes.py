@@ -24,6 +24,8 @@ def fitted(features: int = 2000, solver: Solver | None = None) -> GPPosterior:
 def test_functions_pass_the_tests_of_draws(solver: Solver, inputs: torch.Tensor | None) -> None:
     diagnosis = lw.diagnose(fitted(solver=solver), 150, inputs=inputs, generator=torch.Generator().manual_seed(0))
     assert diagnosis.passed, str(diagnosis)
+    again = lw.diagnose(fitted(solver=solver), 150, inputs=inputs, generator=0)
+    assert torch.equal(again.distances, diagnosis.distances)
     assert len(diagnosis.distances) == 150 and diagnosis.dimension == 2 * (60 if inputs is None else 30)
 
 

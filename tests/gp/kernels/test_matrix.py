@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.gp import RBF, Constant, Kernel, KernelMatrix, Linear, Matern, Periodic
-from lapwing.gp.kernels.matrix import SIDE, WIDE, contracted, cross, cross_product, side_of, tiles
+from lapwing.gp.kernels.matrix import SIDE, WIDE, cross, cross_product, side_of, tiles, weighted_gradient
 from lapwing.linalg import Diagonal
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
@@ -58,7 +58,7 @@ def test_a_contraction_over_tiles_is_the_gradient_of_the_whole() -> None:
     kernel = 0.5 * Matern(1.0, 2.5)
     at = kernel.hyper.requires_grad_()
     (weights.mT @ kernel.with_hyper(at)(x, x) @ weights).sum().backward()
-    found = contracted(KernelMatrix(kernel, x), lambda i, j: weights[i] @ weights[j].mT)
+    found = weighted_gradient(KernelMatrix(kernel, x), lambda i, j: weights[i] @ weights[j].mT)
     torch.testing.assert_close(found, at.grad)
 
 

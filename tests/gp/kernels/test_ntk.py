@@ -12,7 +12,7 @@ from torch.func import functional_call, jacrev
 import lapwing as lw
 from lapwing.gp import NTK
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.checker import unchecked
 from tests.posterior_cases import mlp, normal, refused, seeded
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lapwing.jacobian.layers.base import Explicit, Factor
-from lapwing.jacobian.layers.convolution import Convolution, Geometry, with_zeros_between
+from lapwing.jacobian.layers.convolution import Convolution, ConvolutionGeometry, with_zeros_between
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear, OuterProducts
 from lapwing.jacobian.layers.moments import sum_outer
@@ -32,7 +32,7 @@ def linear(positions: int, groups: int = 1) -> tuple[OuterProducts, Tensor]:
 
 
 def convolution() -> tuple[OuterProducts, Tensor]:
-    image, options = normal(N, 4, 3, 3), Geometry((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2)
+    image, options = normal(N, 4, 3, 3), ConvolutionGeometry((2, 2), (1, 1), ((1, 0), (0, 0)), (1, 1), 2)
     columns = naive.patches(image, options)
     g = normal(N, K, 2, 3, columns.shape[-1])
     return Convolution("w", "b", g, image, options), naive_outer(columns, g)
@@ -40,7 +40,7 @@ def convolution() -> tuple[OuterProducts, Tensor]:
 
 def transposed() -> tuple[OuterProducts, Tensor]:
     image = normal(N, 4, 2, 2)
-    geometry = Geometry((2, 2), (1, 1), ((1, 1), (0, 1)), (1, 1), 2, spacing=(2, 1))
+    geometry = ConvolutionGeometry((2, 2), (1, 1), ((1, 1), (0, 1)), (1, 1), 2, spacing=(2, 1))
     g = normal(N, K, 2, 3, 4 * 2)
     windows = naive.patches(with_zeros_between(image, (2, 1)), geometry)
     rows = naive_outer(windows, g)

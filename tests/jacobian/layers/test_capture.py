@@ -11,7 +11,7 @@ from torch.autograd.graph import get_gradient_edge
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.layers.base import Call
 from lapwing.jacobian.layers.capture import Capture, origin
-from lapwing.jacobian.layers.convolution import Geometry, each_axis, patches
+from lapwing.jacobian.layers.convolution import ConvolutionGeometry, each_axis, patches
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
 from lapwing.jacobian.layers.norm import Norm
@@ -90,14 +90,14 @@ def test_norms_record_their_normalised_input() -> None:
 def test_convolutions_record_their_geometry() -> None:
     x = torch.randn(1, 4, 6, 6)
     (call,) = seen(nn.Conv2d(4, 4, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), groups=2), x)
-    assert call.options == Geometry((3, 2), (2, 2), ((1, 1), (0, 0)), (1, 2), 2)
+    assert call.options == ConvolutionGeometry((3, 2), (2, 2), ((1, 1), (0, 0)), (1, 2), 2)
     (call,) = seen(nn.Conv2d(4, 4, (5, 3), padding="same", dilation=(1, 2)), x)
     assert call.options is not None and call.options.padding == ((2, 2), (2, 2))
     (call,) = seen(nn.Conv1d(6, 1, 3, padding="valid"), x[0])
-    assert call.options == Geometry((3,), (1,), ((0, 0),), (1,), 1)
+    assert call.options == ConvolutionGeometry((3,), (1,), ((0, 0),), (1,), 1)
     with Capture(watch := {"w": torch.randn(2, 6, 3).requires_grad_()}) as capture:
         F.conv1d(x[0], watch["w"], stride=(2,), padding=(1,))
-    assert capture.calls[0].options == Geometry((3,), (2,), ((1, 1),), (1,), 1)
+    assert capture.calls[0].options == ConvolutionGeometry((3,), (2,), ((1, 1),), (1,), 1)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")

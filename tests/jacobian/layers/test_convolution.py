@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lapwing.jacobian.layers.convolution import Convolution, Geometry, autocorrelation, patches, slides
+from lapwing.jacobian.layers.convolution import Convolution, ConvolutionGeometry, autocorrelation, patches, slides
 from tests.curvature import naive
 
 GEOMETRIES = {
-    "plain-1d": ((2, 3, 5), Geometry((2,), (1,), ((0, 0),), (1,), 1)),
-    "uneven-padding": ((2, 2, 5), Geometry((4,), (1,), ((1, 2),), (1,), 1)),
-    "stride-and-dilation": ((2, 2, 7, 6), Geometry((2, 3), (2, 1), ((1, 1), (0, 0)), (1, 2), 1)),
-    "groups": ((3, 4, 3, 3), Geometry((2, 2), (1, 1), ((0, 0), (1, 1)), (1, 1), 2)),
-    "depthwise": ((2, 3, 4, 4), Geometry((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 3)),
-    "pointwise": ((2, 5, 3, 3), Geometry((1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
-    "3d": ((2, 2, 3, 4, 2), Geometry((2, 3, 1), (1, 2, 1), ((0, 0), (1, 1), (0, 0)), (1, 1, 1), 2)),
+    "plain-1d": ((2, 3, 5), ConvolutionGeometry((2,), (1,), ((0, 0),), (1,), 1)),
+    "uneven-padding": ((2, 2, 5), ConvolutionGeometry((4,), (1,), ((1, 2),), (1,), 1)),
+    "stride-and-dilation": ((2, 2, 7, 6), ConvolutionGeometry((2, 3), (2, 1), ((1, 1), (0, 0)), (1, 2), 1)),
+    "groups": ((3, 4, 3, 3), ConvolutionGeometry((2, 2), (1, 1), ((0, 0), (1, 1)), (1, 1), 2)),
+    "depthwise": ((2, 3, 4, 4), ConvolutionGeometry((3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 3)),
+    "pointwise": ((2, 5, 3, 3), ConvolutionGeometry((1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
+    "3d": ((2, 2, 3, 4, 2), ConvolutionGeometry((2, 3, 1), (1, 2, 1), ((0, 0), (1, 1), (0, 0)), (1, 1, 1), 2)),
 }
 
 
@@ -35,12 +35,12 @@ def test_patches_are_those_under_each_pixel(name: str, layout: str) -> None:
 
 
 SLIDING = {
-    "square": ((2, 3, 6, 7), Geometry((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
-    "oblong": ((3, 2, 8, 5), Geometry((4, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
-    "uneven-padding-and-groups": ((2, 4, 3, 5), Geometry((2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 2)),
-    "a-column": ((2, 2, 7, 3), Geometry((3, 1), (1, 1), ((1, 1), (0, 0)), (1, 1), 1)),
-    "a-row": ((2, 2, 3, 7), Geometry((1, 3), (1, 1), ((0, 0), (1, 1)), (1, 1), 1)),
-    "smallest": ((1, 1, 6, 6), Geometry((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
+    "square": ((2, 3, 6, 7), ConvolutionGeometry((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
+    "oblong": ((3, 2, 8, 5), ConvolutionGeometry((4, 2), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
+    "uneven-padding-and-groups": ((2, 4, 3, 5), ConvolutionGeometry((2, 3), (1, 1), ((1, 0), (0, 2)), (1, 1), 2)),
+    "a-column": ((2, 2, 7, 3), ConvolutionGeometry((3, 1), (1, 1), ((1, 1), (0, 0)), (1, 1), 1)),
+    "a-row": ((2, 2, 3, 7), ConvolutionGeometry((1, 3), (1, 1), ((0, 0), (1, 1)), (1, 1), 1)),
+    "smallest": ((1, 1, 6, 6), ConvolutionGeometry((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1), 1)),
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
@@ -21,7 +22,6 @@ from tests.posterior_cases import labels, normal, refused, seeded
 
 X, Y = normal(12, 3), labels(12, classes=3)
 BOXES, LOGITS = normal(5, 4), normal(5, 3)
-Map = lw.baselines.Map
 Pair = namedtuple("Pair", ["boxes", "logits"])
 
 
@@ -52,7 +52,7 @@ class Returning(nn.Module):
 
 def taken(returned: Any, output: Any = None) -> Tensor:
     """What is taken for the output of a network that returns this."""
-    return Map(Returning(returned), **({} if output is None else {"output": output})).outputs(X)
+    return PlainNetwork(Returning(returned), **({} if output is None else {"output": output})).outputs(X)
 
 
 def logits_of(returned: Any) -> Tensor:
@@ -129,7 +129,7 @@ def test_training_hands_it_to_every_stage() -> None:
     (model, output), (plain, _) = detector("index"), detector()
     for trained, picked in ((model, output), (plain, None)):
         lw.train_marginal(trained, (X, Y), lw.Categorical(), epochs=3, warm_up=1, settle=1, output=picked)
-    assert torch.equal(Map(plain).predict(X).probs, Map(model, output=output).predict(X).probs)
+    assert torch.equal(PlainNetwork(plain).predict(X).probs, PlainNetwork(model, output=output).predict(X).probs)
 
 
 DOORS: dict[str, Any] = {
@@ -137,7 +137,7 @@ DOORS: dict[str, Any] = {
     "last layer": lambda model: lw.Laplace(lw.Categorical(), weights=lw.LastLayer()).fit(model, (X, Y)),
     "refits": lambda model: lw.HessianFree(lw.Categorical()).fit(model, (X, Y)),
     "comparison": lambda model: lw.compare(model, (X, Y), (X, Y)),
-    "plain network": lambda model: Map(model).predict(X),
+    "plain network": lambda model: PlainNetwork(model).predict(X),
     "normalised": lambda model: lw.normalised(model, X),
     "training": lambda model: lw.train_marginal(model, (X, Y), lw.Categorical(), epochs=3),
 }
@@ -152,7 +152,7 @@ def test_of_several_outputs_none_is_taken_by_its_place(door: str) -> None:
 
 def test_a_list_is_refused_with_the_cure() -> None:
     with refused(ShapeError, "a list of 2: [12, 4], [12, 3]. Try output= to say which"):
-        Map(seeded(lambda: Detector(lambda b, f: [b, f]))).predict(X)
+        PlainNetwork(seeded(lambda: Detector(lambda b, f: [b, f]))).predict(X)
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_an_output_that_picks_nothing(output: Any) -> None:
     with unchecked(), refused(ConfigError, "a key, an index or a function"):
         lw.Laplace(lw.Categorical()).fit(detector()[0], (X, Y), output=output)
     with unchecked(), refused(ConfigError, "a key, an index or a function"):
-        Map(detector()[0], output=output)
+        PlainNetwork(detector()[0], output=output)

@@ -104,7 +104,7 @@ def built(structure: Any, **weights: Any) -> Callable[[nn.Module], Tensor]:
     [
         *map(built, [lw.Full(), lw.KFAC(), lw.Diagonal(), lw.MatrixFree(), lw.Sampled(samples=3)]),
         built(lw.Full(), weights=lw.LastLayer()),
-        lambda model: lw.baselines.Map(model).predict(X).logits.variance,
+        lambda model: lw.baselines.PlainNetwork(model).predict(X).logits.variance,
         lambda model: (
             lw.HessianFree(lw.Categorical(), prior=lw.Isotropic(50.0), fits=lw.hessian_free.PerPoint())
             .fit(model, (X, Y), X[:1])

@@ -13,7 +13,7 @@ from lapwing.jacobian.layers import capture
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products import batch_jacobian
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
-from lapwing.jacobian.products.explicit import explicit_chunk
+from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.model import Chunk
 from tests.cases import CASES

@@ -28,7 +28,7 @@ def test_the_gradient_is_the_derivative_at_any_noise(name: str, target: Target) 
     loss, dense = made(name, target)
     w, step = somewhere(dense.size), 1e-5 * normal(dense.size, seed=8)
     with torch.no_grad():
-        here, ahead, behind = (loss.at(w + t * step) for t in (0.0, 1.0, -1.0))
+        here, ahead, behind = (loss.at_weights(w + t * step) for t in (0.0, 1.0, -1.0))
         slope = (loss.value(ahead) - loss.value(behind)) / 2
         assert slope == pytest.approx(float(loss.gradient(here)[0] @ step), rel=1e-5, abs=1e-10 * abs(loss.value(here)))
 
@@ -40,7 +40,7 @@ def test_the_scores_of_the_pieces_add_up_to_it(name: str, target: Target) -> Non
     w = somewhere(dense.size)
     with torch.no_grad():
         pieces = [score(w) for group in loss.scores(3) for score in group]
-        torch.testing.assert_close(torch.stack(pieces).sum(0), SCALE * loss.at(w).score)
+        torch.testing.assert_close(torch.stack(pieces).sum(0), SCALE * loss.at_weights(w).score)
 
 
 @pytest.mark.parametrize("spare", [2**28, 8])
@@ -51,7 +51,7 @@ def test_a_line_knows_the_loss_along_it(name: str, spare: int, monkeypatch: pyte
     loss, dense = made(name, "affine")
     w, p = somewhere(dense.size), normal(dense.size, seed=8)
     with torch.no_grad():
-        line = loss.line(loss.at(w), p)
+        line = loss.line(loss.at_weights(w), p)
         assert (line.known_rays is None) == (spare == 8)
         for length in (0.0, 0.7):
             t = torch.tensor(length, dtype=torch.float64)
@@ -60,5 +60,5 @@ def test_a_line_knows_the_loss_along_it(name: str, spare: int, monkeypatch: pyte
             assert line.slope(length) == pytest.approx(float(slope))
         end = line.end(0.7)
         torch.testing.assert_close(end.weights, w + 0.7 * p)
-        torch.testing.assert_close(end.score, loss.at(end.weights).score)
+        torch.testing.assert_close(end.score, loss.at_weights(end.weights).score)
         assert len(end.curvature.output_cache) > 0

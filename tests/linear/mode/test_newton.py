@@ -42,7 +42,7 @@ def at(*values: float) -> Tensor:
 def test_the_minimum_has_no_gradient_from_wherever_it_started(start: float, size: float) -> None:
     x = size * normal(8, 3)
     loss = margins(x)
-    found = newton(loss, loss.at(at(start)), CG().newton_step, rtol=1e-9, steps=20)
+    found = newton(loss, loss.at_weights(at(start)), CG().newton_step, rtol=1e-9, steps=20)
     slope = torch.func.grad(objective(x))(found.weights)
     assert found.stopped == "converged" and found.gradient <= 1e-9
     assert slope.norm() <= 1e-7 * (PRIOR @ found.weights).norm()
@@ -56,7 +56,7 @@ def test_far_too_long_steps_are_mended_by_few_looks_along_them(monkeypatch: pyte
     x = 50.0 * normal(40, 10)
     loss = Loss(Matrix(x, torch.ones(40, 1).to(x), Bernoulli()), prior)
     found = newton(
-        loss, loss.at(torch.full((10,), -300.0, dtype=torch.float64)), CG().newton_step, rtol=1e-9, steps=120
+        loss, loss.at_weights(torch.full((10,), -300.0, dtype=torch.float64)), CG().newton_step, rtol=1e-9, steps=120
     )
     assert found.stopped == "converged" and len(looks) < 12 * found.iterations
 
@@ -64,7 +64,7 @@ def test_far_too_long_steps_are_mended_by_few_looks_along_them(monkeypatch: pyte
 def test_the_objective_never_rises() -> None:
     x = 80.0 * normal(8, 3)
     loss, value = margins(x), objective(x)
-    point = loss.at(at(-2.0, 1.0, 3.0))
+    point = loss.at_weights(at(-2.0, 1.0, 3.0))
     for _ in range(6):
         step = torch.linalg.solve(loss.problem(point).precision.dense(), -loss.gradient(point)[0])
         line = loss.line(point, step)
@@ -79,21 +79,21 @@ def test_the_objective_never_rises() -> None:
 @pytest.mark.parametrize("part", [1.0, 0.1, 30.0])
 def test_a_step_of_another_length_is_mended(part: float) -> None:
     loss = margins(normal(8, 3), squares=True)
-    point = loss.at(at(0.0))
+    point = loss.at_weights(at(0.0))
     step = part * torch.linalg.solve(loss.problem(point).precision.dense(), point.score)
     assert 0.8 <= part * search(loss.line(point, step)) <= 1.2
 
 
 def test_steps_run_out() -> None:
     loss = margins(50.0 * normal(8, 3))
-    found = newton(loss, loss.at(at(3.0)), CG().newton_step, rtol=1e-9, steps=1)
+    found = newton(loss, loss.at_weights(at(3.0)), CG().newton_step, rtol=1e-9, steps=1)
     assert (found.stopped, found.iterations) == ("iterations", 1)
     assert found.gradient > 1e-9
 
 
 def test_a_loss_that_is_not_finite_is_refused() -> None:
     loss = margins(normal(8, 3))
-    first = loss.at(at(0.0))
+    first = loss.at_weights(at(0.0))
     for bad in (replace(first, nll=float("nan")), replace(first, score=first.score / 0)):
         with pytest.raises(NumericalError, match="finite loss and gradient at the start"):
             newton(loss, bad, CG().newton_step, rtol=1e-9, steps=3)
@@ -107,22 +107,22 @@ def exact(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("start", [torch.zeros(3, dtype=torch.float64), normal(3, seed=4)])
 def test_a_quadratic_is_solved_by_descent_until_nothing_is_left_of_the_gradient(start: Tensor) -> None:
     loss = margins(STRETCHED, squares=True)
-    found = SGD(epochs=800, batch=30, rtol=0.1).minimise(loss, loss.at(start), rtol=1e-4, steps=50)
+    found = SGD(epochs=800, batch=30, rtol=0.1).minimise(loss, loss.at_weights(start), rtol=1e-4, steps=50)
     assert found.stopped == "converged" and found.gradient <= 1e-4
-    assert loss.gradient(loss.at(found.weights))[1] == pytest.approx(found.gradient, rel=1e-6)
+    assert loss.gradient(loss.at_weights(found.weights))[1] == pytest.approx(found.gradient, rel=1e-6)
     torch.testing.assert_close(found.weights, exact(STRETCHED), rtol=1e-3, atol=1e-5)
 
 
 def test_noise_of_mini_batches_vanishes_with_what_is_left() -> None:
     x = normal(200, 3)
     loss = margins(x, squares=True)
-    found = SGD(epochs=200, batch=64, rtol=0.1).minimise(loss, loss.at(normal(3, seed=4)), rtol=1e-3, steps=50)
+    found = SGD(epochs=200, batch=64, rtol=0.1).minimise(loss, loss.at_weights(normal(3, seed=4)), rtol=1e-3, steps=50)
     assert found.stopped == "converged"
     torch.testing.assert_close(found.weights, exact(x), rtol=2e-3, atol=1e-4)
 
 
 def test_epochs_run_out_over_all_solves() -> None:
     loss = margins(STRETCHED, squares=True)
-    found = SGD(epochs=9, batch=30, rtol=0.5).minimise(loss, loss.at(normal(3)), rtol=1e-9, steps=50)
+    found = SGD(epochs=9, batch=30, rtol=0.5).minimise(loss, loss.at_weights(normal(3)), rtol=1e-9, steps=50)
     assert found.stopped == "iterations" and found.gradient > 1e-9
     assert 1 <= found.iterations <= 9 and found.matvecs < 9 + 20

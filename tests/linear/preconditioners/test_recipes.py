@@ -117,7 +117,7 @@ def test_a_recipe_that_can_change_is_refused() -> None:
 def test_noise_scales_the_curvature_and_not_the_prior(recipe: Preconditioner) -> None:
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG())))
-    noisier = posterior.with_choices(lw.Isotropic(0.3), lw.Gaussian(10.0))
+    noisier = posterior.with_hyperparameters(lw.Isotropic(0.3), lw.Gaussian(10.0))
     again = case.fit(lw.Laplace(lw.Gaussian(10.0), prior=lw.Isotropic(0.3), structure=lw.MatrixFree(lw.solvers.CG())))
     assert isinstance(noisier, MatrixFreePosterior) and isinstance(again, MatrixFreePosterior)
     found, expected = (recipe.approximate(it.problem).dense() for it in (noisier, again))
@@ -177,7 +177,7 @@ def test_priors_that_differ_are_taken_into_account() -> None:
     case = problem("images")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.MatrixFree(lw.solvers.CG())))
     precisions = torch.linspace(0.1, 10.0, posterior.network.size, dtype=torch.float64)
-    changed = posterior.with_choices(lw.DiagonalPrior(precisions), case.likelihood)
+    changed = posterior.with_hyperparameters(lw.DiagonalPrior(precisions), case.likelihood)
     assert isinstance(changed, MatrixFreePosterior)
     exact = changed.precision_operator.dense()
     for recipe in (lw.LowRank(500), lw.preconditioners.PivotedCholesky(500)):

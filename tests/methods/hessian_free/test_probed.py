@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.probes import rademacher
-from lapwing.methods.hessian_free.probed import ProbedCovariance, absolute, nystrom_factor, semidefinite
+from lapwing.methods.hessian_free.probed import ProbedCovariance, absolute, nearest_semidefinite, nystrom_factor
 from tests.posterior_cases import normal
 
 
@@ -87,7 +87,7 @@ def test_eigenvalues_of_blocks() -> None:
     vectors = torch.linalg.qr(normal(3, 3)).Q
     values = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float64)
     block = (vectors * values) @ vectors.mT
-    torch.testing.assert_close(semidefinite(block), (vectors * values.clamp(min=0)) @ vectors.mT)
+    torch.testing.assert_close(nearest_semidefinite(block), (vectors * values.clamp(min=0)) @ vectors.mT)
     torch.testing.assert_close(absolute(block), (vectors * values.abs()) @ vectors.mT)
     turned = normal(3, 3, seed=1)
     torch.testing.assert_close(absolute(block + turned - turned.mT), absolute(block))

@@ -10,7 +10,7 @@ import pytest
 
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.methods.marginal import Epoch
-from lapwing.methods.marginal.epochs import lengths, warn_of
+from lapwing.methods.marginal.epochs import epochs_of_phases, warn_of
 from tests.posterior_cases import refused
 
 RECORD = Epoch(5.0, -3.0, math.nan, math.nan, (1.0, 2.0), 4.0, warm_up=False)
@@ -18,13 +18,13 @@ SETTLED = [RECORD] * 40
 
 
 def test_steps_decide_where_nobody_does_and_epochs_where_somebody_does() -> None:
-    assert lengths(None, None, None, steps=7) == (286, 14, 136)
-    assert lengths(None, 10, 0, steps=1000) == (50, 10, 0)
-    assert lengths(200, None, None, steps=3) == (200, 10, 95)
-    assert lengths(1, None, None, steps=3) == (1, 0, 0)
-    assert lengths(20, 5, 15, steps=3, log_det=False) == (20, 5, 15)
+    assert epochs_of_phases(None, None, None, steps=7) == (286, 14, 136)
+    assert epochs_of_phases(None, 10, 0, steps=1000) == (50, 10, 0)
+    assert epochs_of_phases(200, None, None, steps=3) == (200, 10, 95)
+    assert epochs_of_phases(1, None, None, steps=3) == (1, 0, 0)
+    assert epochs_of_phases(20, 5, 15, steps=3, log_det=False) == (20, 5, 15)
     with refused(ConfigError, "log-determinant"):
-        lengths(20, 5, 15, steps=3)
+        epochs_of_phases(20, 5, 15, steps=3)
 
 
 def test_a_likelihood_that_falls_while_settling_gets_a_sentence_and_one_that_does_not_gets_none() -> None:

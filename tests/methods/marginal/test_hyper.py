@@ -14,7 +14,7 @@ from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.layout import Layout
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal import ByEvidence, ByGradient, MarginalLikelihood
-from lapwing.methods.marginal.hyper import Hyperparameters
+from lapwing.methods.marginal.hyper import LearnedHyperparameters
 from lapwing.priors import Prior
 from lapwing.structures import Auto
 from tests.methods.marginal.setting import case
@@ -24,8 +24,8 @@ LAYOUT = Layout(("fc.weight", "fc.bias", "out.weight"), ((2, 2), (1,), (2,)))
 LIKE = torch.zeros((), dtype=torch.float64)
 
 
-def hyper(prior: Prior, likelihood: Likelihood, **options: bool) -> Hyperparameters:
-    return Hyperparameters(prior, likelihood, LAYOUT, LIKE, **options)
+def hyper(prior: Prior, likelihood: Likelihood, **options: bool) -> LearnedHyperparameters:
+    return LearnedHyperparameters(prior, likelihood, LAYOUT, LIKE, **options)
 
 
 def test_what_goes_in_comes_out() -> None:

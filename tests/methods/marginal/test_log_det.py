@@ -7,7 +7,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, TooLargeError
-from lapwing.methods.marginal import Gram, MarginalLikelihood, MiniBatch, StochasticLanczos
+from lapwing.methods.marginal import GramDeterminant, MarginalLikelihood, MiniBatch, StochasticLanczos
 from lapwing.methods.marginal.live_batch import LiveBatch, live
 from lapwing.methods.marginal.log_det import inner_operator
 from tests.methods.marginal.setting import PRIORS, SIZE, case, dense, gradients, marginal_of
@@ -32,7 +32,7 @@ def test_the_loss_is_minus_the_log_marginal_of_the_full_posterior() -> None:
 
 
 def test_a_mini_batch_counts_n_over_b_times() -> None:
-    marginal, x, y = marginal_of("categorical", lw.Isotropic(1.7), log_det=Gram())
+    marginal, x, y = marginal_of("categorical", lw.Isotropic(1.7), log_det=GramDeterminant())
     repeated, _, _ = marginal_of("categorical", lw.Isotropic(1.7))
     expected = repeated.loss(x[:2].repeat(3, 1), y[:2].repeat(3))
     torch.testing.assert_close(marginal.loss(x[:2], y[:2]), expected)
@@ -50,10 +50,10 @@ def test_both_gram_matrices_agree() -> None:
 def test_rows_that_would_not_fit_in_memory_are_refused() -> None:
     """3 · 6 rows of 31 weights, and their Gram matrix."""
     needed = 8 * (18 * 31 + 18**2)
-    marginal, x, y = marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed - 1))
+    marginal, x, y = marginal_of("categorical", lw.Isotropic(), log_det=GramDeterminant(max_bytes=needed - 1))
     with refused(TooLargeError, f"18 rows of 31 weights, {needed:,}"):
         marginal.loss(x, y)
-    marginal_of("categorical", lw.Isotropic(), log_det=Gram(max_bytes=needed))[0].loss(x, y)
+    marginal_of("categorical", lw.Isotropic(), log_det=GramDeterminant(max_bytes=needed))[0].loss(x, y)
 
 
 def test_mini_batches_are_below_all_data_on_average() -> None:
@@ -99,7 +99,7 @@ def test_of_one_row_of_many_examples_they_are_exact() -> None:
     model, x, y = mlp(1), normal(6, 3), normal(6, 1, seed=1)
     options = {"data_size": 6, "warm_up": 0, "settle": 0, "updates": lw.marginal.ByGradient()}
     losses, moves = [], []
-    for log_det in (Gram(), StochasticLanczos(samples=2, rtol=1e-10)):
+    for log_det in (GramDeterminant(), StochasticLanczos(samples=2, rtol=1e-10)):
         marginal = MarginalLikelihood(model, lw.Gaussian(4.0), PRIORS["layerwise"], log_det=log_det, **options)
         losses.append(marginal.loss(x[:1], y[:1]))
         moves.append(torch.cat([g.flatten() for g in gradients(losses[-1], marginal)]))

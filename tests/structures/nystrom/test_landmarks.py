@@ -10,7 +10,14 @@ import lapwing as lw
 from lapwing.curvature import tangent_features as made
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import TooLargeError
-from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, candidates, drawn_landmarks, leverage, product
+from lapwing.structures.nystrom.landmarks import (
+    LandmarkRows,
+    Landmarks,
+    drawn_landmarks,
+    landmark_candidates,
+    leverage,
+    product,
+)
 from lapwing.structures.nystrom.reservoir import Reservoir, fill
 from tests.posterior_cases import Linearised, normal, problem, refused
 
@@ -112,4 +119,4 @@ def test_pivots_end_where_the_kernel_is_exhausted() -> None:
 
 
 def test_candidates_are_more_where_they_are_chosen_from() -> None:
-    assert [candidates(kind, 5) for kind in ("uniform", "leverage", "pivoted")] == [5, 20, 20]
+    assert [landmark_candidates(kind, 5) for kind in ("uniform", "leverage", "pivoted")] == [5, 20, 20]

@@ -95,7 +95,7 @@ def test_each_point_of_the_trace_is_the_loss_of_a_posterior_of_those_data(residu
 def compressed(posterior: lw.posteriors.NystromPosterior, data: list[tuple[Tensor, Tensor]]) -> Tensor:
     """``Wᵀ G W`` of some data."""
     full = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(MODEL, data)
-    return posterior.changes.mT @ (full.held.operator @ posterior.changes)  # pyright: ignore[reportAttributeAccessIssue]
+    return posterior.changes.mT @ (full.curvature.operator @ posterior.changes)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_keeps_the_best_and_reads_no_further_than_its_patience() -> None:

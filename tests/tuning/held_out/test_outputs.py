@@ -51,7 +51,7 @@ def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:
     assert isinstance(data, Solved)
     assert data.grid == pytest.approx([math.log(10) * k for k in (2, 1, 0, -1, -2)])
     (found,) = data.moments(1.0)
-    direct = posterior.with_choices(lw.Isotropic(math.e), case.likelihood)
+    direct = posterior.with_hyperparameters(lw.Isotropic(math.e), case.likelihood)
     torch.testing.assert_close(found.covariance, direct.predict(case.new).logits.covariance, rtol=1e-8, atol=1e-12)
     assert data.posterior_at(1.0).found is not None, "what was solved is not solved again"
 

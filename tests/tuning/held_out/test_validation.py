@@ -51,7 +51,7 @@ class TestSearch:
         case, posterior = fit("categorical")
         data = held_out(case)
         tuned = lw.tune(posterior, data)
-        fine = [posterior.with_choices(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
+        fine = [posterior.with_hyperparameters(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
         losses = {
             link: [float(-one.predict(data[0], link).log_prob(data[1]).mean()) for one in fine]
             for link in ("probit", "pairwise", "qmc")
@@ -91,7 +91,10 @@ class TestSearch:
         for factor in (0.97, 1.03):
             noise = tuple(p * factor for p in tuned.likelihood.precision)
             prior = tuned.prior.with_precisions(tuned.prior_precisions * factor)
-            assert nll(tuned.with_choices(prior, lw.Gaussian(noise)), held_out(case)) > tuned.trace[-1].validation_nll
+            assert (
+                nll(tuned.with_hyperparameters(prior, lw.Gaussian(noise)), held_out(case))
+                > tuned.trace[-1].validation_nll
+            )
         kept = lw.tune(posterior, lw.Validation(held_out(case), noise=False))
         assert kept.likelihood == case.likelihood
         assert kept.trace[-1].validation_nll > tuned.trace[-1].validation_nll

@@ -113,7 +113,7 @@ def hides_inputs(forward: Pass) -> bool:
     return True
 
 
-def joined(heads: list[OuterProducts]) -> OuterProducts:
+def joined_heads(heads: list[OuterProducts]) -> OuterProducts:
     """The layer at the inputs of several chunks, one after the other."""
     whole = {name: torch.cat([head.tensors[name] for head in heads]) for name in heads[0].tensors}
     return replace(heads[0], **whole)

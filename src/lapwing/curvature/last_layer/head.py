@@ -21,7 +21,7 @@ def basis(
     held: BlockedCurvature, network: Network
 ) -> tuple[Int[Tensor, " k"], Float[Tensor, "k k"]] | tuple[None, None]:
     """The outputs that a precision makes depend on one another, and the eigenvectors of those; see ``WideMoments``."""
-    for block in blocks_of(held, network):
+    for block in head_blocks(held, network):
         vectors = block.product.bases[0].vectors
         if vectors.ndim > 1:
             return block.outputs, vectors.view(vectors.shape[-2:]).to(network.like)
@@ -53,7 +53,7 @@ def spectra(
         return [squares @ alone.matrix(variance)[0].mT for variance in variances]
     parts = {part.names: part for part in (alone, *alone.separated())}
     found = [alone.a.new_zeros(len(alone.a), alone.g.shape[3]) for _ in precisions]
-    for blocks in zip(*(blocks_of(held, network) for held in precisions), strict=True):
+    for blocks in zip(*(head_blocks(held, network) for held in precisions), strict=True):
         first = blocks[0]
         outputs = first.outputs
         columns = parts[first.names].columns[:, 0, :, 0].mT
@@ -84,7 +84,7 @@ class HeadBlock:
     outputs: Int[Tensor, " k"]
 
 
-def blocks_of(held: BlockedCurvature, network: Network) -> Iterator[HeadBlock]:
+def head_blocks(held: BlockedCurvature, network: Network) -> Iterator[HeadBlock]:
     """The Kronecker products of a head's precision."""
     operator = held.operator
     if not isinstance(operator, BlockDiagonal) or operator.index is None:

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.evaluation.corruptions.kinds import CORRUPTIONS, KINDS, SEVERITIES
-from lapwing.evaluation.scores import Predictor, Scores, evaluate
+from lapwing.evaluation.evaluate import Predictor, Scores, evaluate
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_count, check_kind, check_option
 from lapwing.ground.progress import track
-from lapwing.metrics.scores import aligned
+from lapwing.metrics.score_table import aligned
 
 
 def corrupt(
@@ -148,7 +148,7 @@ def corruption_sweep(
     each a generator of the same seed: they then see the same images.
 
     Args:
-        predictor: A posterior, or a baseline such as ``Map(model)``.
+        predictor: A posterior, or a baseline such as ``PlainNetwork(model)``.
         x: Held-out images ``[n, ch, h, w]``, intensities in [0, 1], before any standardisation.
         y: Their targets.
         names: Some of ``CORRUPTIONS``.
@@ -168,10 +168,10 @@ def corruption_sweep(
     Cost: an ``evaluate`` for each corruption and severity, and one more.
 
     Example:
-        >>> from lapwing.evaluation.baselines import Map
+        >>> from lapwing.evaluation.baselines import PlainNetwork
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
         >>> x, y = torch.rand(20, 1, 8, 8), torch.randint(0, 3, (20,))
-        >>> sweep = corruption_sweep(Map(model), x, y, names=["fog", "jpeg"], transform=lambda x: 2 * x - 1)
+        >>> sweep = corruption_sweep(PlainNetwork(model), x, y, names=["fog", "jpeg"], transform=lambda x: 2 * x - 1)
         >>> list(sweep.by_severity("accuracy"))
         [0, 1, 2, 3, 4, 5]
     """

@@ -13,19 +13,14 @@ from torch import Tensor
 
 from lapwing.evaluation.diagnosis import statistics
 from lapwing.evaluation.diagnosis.statistics import Check, Family, directions_of, inner, project
-from lapwing.gp import GPPosterior
-from lapwing.gp.regression.settings import EXACT
 from lapwing.ground import probes
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, UnsupportedError, check_count, check_fraction
 from lapwing.ground.progress import working
-from lapwing.linalg import Dense, Operator
-from lapwing.linear.solvers import Cholesky
+from lapwing.linalg import Operator
+from lapwing.posteriors.capabilities import DrawsTargets
 
 LEVEL = 0.01
-
-POINTS = 200
-"""Inputs at which a Gaussian process is looked at."""
 
 
 @final
@@ -131,7 +126,7 @@ def diagnose(
     directions: int | Mapping[str, Tensor] = 16,
     level: float = LEVEL,
     inputs: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | int | None = None,
 ) -> Diagnosis:
     """Whether a posterior's draws have the covariance Λ⁻¹ it claims, without that covariance.
 
@@ -150,7 +145,7 @@ def diagnose(
         level: Chance of calling right draws wrong, all tests together. With more draws smaller errors are found, also
             those of a sampler that is good enough: 0.01 suits 200 draws.
         inputs: Where a Gaussian process is looked at, ``[m, p]``; ``None`` for the first 200 of its data.
-        generator: Source of randomness.
+        generator: Source of randomness, or the seed of one; ``None`` draws from PyTorch's global one.
 
     Raises:
         UnsupportedError: If the posterior has no draws of the weights or no precision operator.
@@ -166,10 +161,12 @@ def diagnose(
         >>> diagnose_samples(2 * draws.mT, torch.zeros(40, dtype=torch.float64), precision, directions=0).passed
         False
     """
-    options: dict[str, Any] = {"directions": directions, "level": level, "generator": generator}
-    if isinstance(posterior, GPPosterior):
+    source = probes.generator_of(generator)
+    options: dict[str, Any] = {"directions": directions, "level": level, "generator": source}
+    if isinstance(posterior, DrawsTargets):
         check_count("samples", samples, 2, usual=200)
-        return diagnose_samples(*_targets(posterior, inputs, samples, generator), **options)
+        targets = posterior.target_deviations(samples, inputs, generator=source)
+        return diagnose_samples(targets.drawn, torch.zeros_like(targets.drawn[0]), targets.precision, **options)
     if not all(hasattr(posterior, name) for name in ("network", "precision_operator", "sample")):
         raise UnsupportedError(
             "a posterior with sample(), network.weights and precision_operator",
@@ -180,23 +177,8 @@ def diagnose(
     stored = getattr(posterior, "stored_draws", None)
     if stored is not None:
         samples = min(samples, stored)
-    draws = posterior.sample(samples, generator=generator)
+    draws = posterior.sample(samples, generator=source)
     return diagnose_samples(draws, posterior.network.weights, posterior.precision_operator, **options)
-
-
-def _targets(
-    process: GPPosterior, inputs: Tensor | None, samples: int, generator: torch.Generator | None
-) -> tuple[Float[Tensor, "s m"], Float[Tensor, " m"], Operator]:
-    """Targets that functions drawn from a process give, less their mean, one row a draw; mean; precision."""
-    exact = process.with_solver(Cholesky()) if len(process.data) <= EXACT else process
-    x = process.data.inputs[:POINTS] if inputs is None else process.data.check(inputs)
-    with torch.no_grad():
-        drawn = process.sample_functions(x, samples, generator=generator)
-        noise = probes.gaussian(list(drawn.shape), like=drawn, generator=generator) * process.noises.sqrt().to(drawn)
-        away = (drawn + noise - exact.mean(x)).double().flatten(1)
-        covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
-        covariance.diagonal().add_(process.noises.repeat(len(x)))
-    return away, away.new_zeros(away.shape[1]), Dense(torch.linalg.inv(covariance))
 
 
 @default_device_aside()
@@ -207,7 +189,7 @@ def diagnose_samples(
     *,
     directions: int | Mapping[str, Tensor] = 16,
     level: float = LEVEL,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | int | None = None,
 ) -> Diagnosis:
     """Whether draws of any sampler are independent and N(mean, Λ⁻¹); otherwise as ``diagnose``.
 
@@ -217,7 +199,7 @@ def diagnose_samples(
         precision: Λ, positive definite ``[d, d]``.
         directions: Random, stiff and sloppy directions, this many of each; or your own by name.
         level: Chance of calling right draws wrong, all tests together.
-        generator: Source of randomness, for the directions.
+        generator: Source of randomness for the directions, or the seed of one.
 
     Raises:
         ShapeError: If the shapes do not fit.
@@ -235,7 +217,7 @@ def diagnose_samples(
         raise NumericalError(
             "a positive definite precision", f"d² = {float(distances.min()):.3g}", "a larger prior precision"
         )
-    found = _families(precision, image, directions, generator)
+    found = _families(precision, image, directions, probes.generator_of(generator))
     size = precision.shape[0]
     checks = (statistics.radius(distances, size), statistics.mean(gram, size), statistics.pairs(gram, size))
     return Diagnosis(distances, size, sum((family.checks for family in found), checks), found, level)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
 
-Features: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
+FeatureMap: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
 """φ of rows of inputs, with ``E φ(x)ᵀ φ(x') = k(x, x')`` over the features' randomness."""
 
 Index: TypeAlias = slice | Tensor
@@ -100,7 +100,7 @@ class Kernel(abc.ABC):
             total = (self.with_hyper(hyper)(a, b) * weight).sum()
         return torch.autograd.grad(total, hyper)[0]
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random features whose inner products are unbiased for k, independent of each other.
 
         Args:
@@ -213,7 +213,7 @@ class Scaled(Kernel):
         own = (weight * self.kernel(a, b)).sum(dtype=torch.float64)[None].cpu()
         return torch.cat([own, self.kernel.gradient(a, b, weight)])
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """See ``Kernel``."""
         inner = self.kernel.features(count, x, generator)
         return lambda inputs: like(self.variance, inputs).sqrt() * inner(inputs)
@@ -269,7 +269,7 @@ class Sum(_Pair):
         """See ``Kernel``."""
         return torch.cat([self.first.gradient(a, b, weight), self.second.gradient(a, b, weight)])
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Half of the features each, side by side."""
         first = self.first.features(count - count // 2, x, generator)
         second = self.second.features(max(1, count // 2), x, generator)
@@ -300,7 +300,7 @@ class Product(_Pair):
         first = self.first.gradient(a, b, weight * self.second(a, b))
         return torch.cat([first, self.second.gradient(a, b, weight * self.first(a, b))])
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Products of independent features, one by one."""
         first = self.first.features(count, x, generator)
         second = self.second.features(count, x, generator)

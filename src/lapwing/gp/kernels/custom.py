@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Features, Kernel
+from lapwing.gp.kernels.base import FeatureMap, Kernel
 from lapwing.ground.errors import ConfigError
 
 
@@ -33,7 +33,7 @@ class Custom(Kernel):
     """
 
     function: Callable[[Tensor, Tensor], Tensor]
-    draw: Callable[[int, Tensor, torch.Generator], Features] | None = None
+    draw: Callable[[int, Tensor, torch.Generator], FeatureMap] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -51,6 +51,6 @@ class Custom(Kernel):
         """See ``Kernel``."""
         return torch.cat([self(row, row)[0] for row in x.split(1)])
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """See ``Kernel``."""
         return super().features(count, x, generator) if self.draw is None else self.draw(count, x, generator)

@@ -240,7 +240,9 @@ def cross_product(
     return found
 
 
-def contracted(matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tensor, "a b"]]) -> Float[Tensor, " h"]:
+def weighted_gradient(
+    matrix: KernelMatrix, weight: Callable[[slice, slice], Float[Tensor, "a b"]]
+) -> Float[Tensor, " h"]:
     """The gradient of ``Σ_ij W_ij K_ij`` in the kernel's ``hyper`` for a symmetric W, tile by tile.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
-from lapwing.gp.kernels.base import Features, Kernel
+from lapwing.gp.kernels.base import FeatureMap, Kernel
 from lapwing.gp.kernels.matrix import check_room
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import chunks
@@ -26,7 +26,7 @@ from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Gaussian
 from lapwing.priors import Isotropic
-from lapwing.structures.weights import All, Selection
+from lapwing.structures.selection import All, Selection
 
 
 @final
@@ -97,7 +97,7 @@ class NTK(Kernel):
         with torch.enable_grad(), undisturbed():
             return torch.cat([rows.square().sum(1) for rows in self._rows(x)]).to(x)
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """The gradients themselves where they are no more than asked for, else projections on random directions."""
         size = self._kernel(x).model.network.size
         directions: Tensor | None = None

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Features, Kernel, Positive, check_dimensions, like
+from lapwing.gp.kernels.base import FeatureMap, Kernel, Positive, check_dimensions, like
 from lapwing.ground import probes
 
 
@@ -39,7 +39,7 @@ class Linear(Kernel):
         """See ``Kernel``."""
         return (x / like(self.lengthscale, x)).square().sum(1)
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Projections on random directions."""
         directions = probes.gaussian([x.shape[1], count], like=x, generator=generator) / count**0.5
         return lambda inputs: (inputs / like(self.lengthscale, inputs)) @ directions
@@ -63,7 +63,7 @@ class Constant(Kernel):
         """Ones."""
         return x.new_ones(len(x))
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, the same for all inputs."""
         signs = probes.rademacher([count], like=x, generator=generator) / count**0.5
         return lambda inputs: signs.expand(len(inputs), -1)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import ALL, Entries, Features, Kernel, Positive, check_dimensions, like
+from lapwing.gp.kernels.base import ALL, Entries, FeatureMap, Kernel, Positive, check_dimensions, like
 from lapwing.gp.kernels.distances import SquaredDistances
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
@@ -71,7 +71,7 @@ class Stationary(Kernel):
     def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
         """The logarithm of the spectral density at ψ = 1, which integrates to 1."""
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """``φ_l(x) = √(2 w_l / D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4, where all weights w are 1).
 
         Half of the frequencies are drawn from the spectral density π, half from a Cauchy distribution q, with
@@ -210,7 +210,7 @@ class Periodic(Kernel):
         """Ones."""
         return x.new_ones(len(x))
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """See ``Kernel``."""
         inner = RBF(self.lengthscale).features(count, self._wound(x), generator)
         return lambda inputs: inner(self._wound(inputs))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Features, Kernel, check_dimensions
+from lapwing.gp.kernels.base import FeatureMap, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
 
@@ -43,7 +43,7 @@ class Tanimoto(Kernel):
         """Ones."""
         return x.new_ones(len(x))
 
-    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Features:
+    def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""
         size = (count, x.shape[1])
 

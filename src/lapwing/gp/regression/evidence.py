@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.matrix import DENSE, contracted
+from lapwing.gp.kernels.matrix import DENSE, weighted_gradient
 from lapwing.gp.regression.groups import OutputGroup
 from lapwing.gp.regression.system import System, singular
 from lapwing.gp.trend import least_squares
@@ -89,7 +89,7 @@ class GroupGradient:
             weight: The entries of W at some rows and columns, on or above the diagonal.
             diagonal: Those on it.
         """
-        return cls(contracted(group.matrix, weight), (diagonal * group.noise).double().sum().cpu())
+        return cls(weighted_gradient(group.matrix, weight), (diagonal * group.noise).double().sum().cpu())
 
 
 def evidence_and_gradient(system: System) -> tuple[float, Float[Tensor, " h"]]:

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Features, Kernels, each_of
+from lapwing.gp.kernels.base import FeatureMap, Kernels, each_of
 from lapwing.gp.kernels.matrix import KernelMatrix, cross_product
-from lapwing.gp.observations import checked
+from lapwing.gp.observations import checked_inputs
 from lapwing.gp.trend import Trend
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
@@ -39,7 +39,7 @@ class PriorFunctions:
         seed: Of features and weights, which can be drawn again.
     """
 
-    features: tuple[Features, ...]
+    features: tuple[FeatureMap, ...]
     weights: tuple[Float[Tensor, "_ s"], ...]
     count: int
     seed: int
@@ -59,7 +59,7 @@ class PriorFunctions:
         """
         kernels = each_of(kernel)
         seed = generator.initial_seed()
-        found = list[Features]()
+        found = list[FeatureMap]()
         weights = list[Tensor]()
         for each in kernels:
             phi = each.features(features, inputs, generator)
@@ -195,7 +195,7 @@ class FunctionSamples:
         Cost:
             ``m`` rows of the kernel and of the features.
         """
-        x = checked(x, self.inputs)
+        x = checked_inputs(x, self.inputs)
         exact = x.to(self.representers)
         data = cross_product(self.kernel, exact, self.inputs.to(exact), self.representers)
         found = self.prior(exact) + self.trend(exact) @ self.slopes + data

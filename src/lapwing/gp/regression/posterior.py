@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -18,7 +18,7 @@ from lapwing.gp.observations import Observations
 from lapwing.gp.regression.covariance import independent
 from lapwing.gp.regression.evidence import estimated_gradient, evidence_and_gradient, log_evidence
 from lapwing.gp.regression.functions import FunctionSamples, PriorFunctions, exact_law_at
-from lapwing.gp.regression.settings import Settings
+from lapwing.gp.regression.settings import EXACT, Settings
 from lapwing.gp.regression.system import System
 from lapwing.gp.trend import least_squares
 from lapwing.gp.tuning import Centroids, Evidence, GPStep, Pathwise, Subset
@@ -29,13 +29,19 @@ from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, check_count, check_kind
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
+from lapwing.ground.shared import fields_of
 from lapwing.likelihoods import Gaussian
-from lapwing.linear.solvers import Solver
+from lapwing.linalg import Dense
+from lapwing.linear.solvers import Cholesky, Solver
+from lapwing.posteriors.capabilities import TargetDeviations
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive
 
 SMALL = 2_000
 """Distinct inputs up to which tuning climbs the evidence of all, unless it is told another way, and up to which
 functions are drawn with the exact law of the prior at the data."""
+
+POINTS = 200
+"""Training inputs at which draws are looked at, unless others are given."""
 
 ROUNDING = 10.0
 """The noise variance stays above so many times the rounding of the dtype, over what the mean leaves of the targets."""
@@ -145,12 +151,20 @@ class GPPosterior:
         return (self.system.trend(exact) @ beta + explained).to(new)
 
     @working("predict")
-    def predict(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Predictive:
+    def predict(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
         """The distribution of targets at some inputs, the noise included.
 
         Args:
             x: Inputs.
             joint: Whether to return the covariance between them too.
+            generator: Where the solver is not exact, the source of randomness of the functions from which variances
+                are read, or the seed of one; ``None`` reads those drawn once by the seed of the recipe.
 
         Returns:
             ``Regression`` with ``mean``, ``std`` and ``outputs``, the function without noise.
@@ -163,16 +177,24 @@ class GPPosterior:
             ``m`` rows of the kernel; by Cholesky's method ``n²`` multiplications for each, else an evaluation of the
             functions from which variances are read, which the first prediction draws.
         """
-        return self.likelihood.predictive(self.outputs(x, joint=joint))
+        return self.likelihood.predictive(self.outputs(x, joint=joint, generator=generator))
 
     @working("predict")
-    def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Outputs:
+    def outputs(
+        self,
+        x: Float[Tensor, "m p"] | Array | list[Any],
+        *,
+        joint: bool = False,
+        generator: torch.Generator | int | None = None,
+    ) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
         Args:
             x: Inputs.
             joint: Whether of all inputs together.
+            generator: See ``predict``.
         """
+        _ = probes.generator_of(generator)  # refuses what is none
         x = self.data.check(x)
         c = self.data.outputs
         shape = (len(x) * c,) * 2 if joint else (len(x), c, c)
@@ -182,7 +204,9 @@ class GPPosterior:
                 if joint:
                     return JointMoments(self.mean(x), self.joint_covariance(x))
                 return independent(self.mean(x), self._variance(x))
-            drawn = self.functions(x)
+            samples = self.settings.samples
+            functions = self.functions if generator is None else self.draw_functions(samples, generator=generator)
+            drawn = functions(x)
             mean = self.mean(x)
             return Draws(drawn) if joint else independent(mean, self._variance_of_draws(drawn, mean))
 
@@ -283,6 +307,25 @@ class GPPosterior:
         slopes = beta.repeat(1, samples) - drawn_beta
         trend = self.system.trend
         return FunctionSamples(self.kernel, self.distinct.inputs, trend, prior, representers, slopes, c, solution)
+
+    def target_deviations(
+        self,
+        samples: int,
+        inputs: Float[Tensor, "m p"] | None = None,
+        *,
+        generator: torch.Generator | int | None = None,
+    ) -> TargetDeviations:
+        """See ``DrawsTargets``; the noise is included."""
+        exact = self.with_solver(Cholesky()) if len(self.data) <= EXACT else self
+        x = self.data.inputs[:POINTS] if inputs is None else self.data.check(inputs)
+        source = probes.generator_of(generator)
+        with torch.no_grad():
+            drawn = self.sample_functions(x, samples, generator=source)
+            noise = probes.gaussian(list(drawn.shape), like=drawn, generator=source) * self.noises.sqrt().to(drawn)
+            away = (drawn + noise - exact.mean(x)).double().flatten(1)
+            covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
+            covariance.diagonal().add_(self.noises.repeat(len(x)))
+        return TargetDeviations(away, Dense(torch.linalg.inv(covariance)))
 
     def _solved_draws(self, values: Float[Tensor, "n k"], noise: Float[Tensor, "n k"]) -> Solution:
         """``C⁻¹ (f(X) + ε)``, in one solve with ``C⁻¹ [y, H]`` where that has not been asked for."""
@@ -447,8 +490,7 @@ class GPPosterior:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle holds: the solves, and not the functions, whose features are code."""
-        state = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return state | {"start": self.solutions()}
+        return fields_of(self) | {"start": self.solutions()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The same posterior, whose solves start where those that were held ended."""

@@ -18,7 +18,7 @@ from lapwing.gp.regression.groups import OutputGroup, grouped
 from lapwing.gp.regression.settings import Settings
 from lapwing.gp.trend import Trend, least_squares
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
-from lapwing.ground.results import Solution, joined
+from lapwing.ground.results import Solution, joined_solutions
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers import Solver
 
@@ -135,7 +135,7 @@ class System:
             begin = None if initial is None else initial[:, place]
             parts.append(self._solve_group(group, values[:, drawn], noise[:, drawn], begin, with_mean=with_mean))
             places += place
-        whole = joined(parts)
+        whole = joined_solutions(parts)
         order = torch.tensor(places).argsort()
         check_solved(whole, self.solver, self.dtype)
         return replace(whole, value=whole.value[:, order], residual=whole.residual[order])

@@ -29,6 +29,7 @@ from lapwing.ground.data.inputs import (
 )
 from lapwing.ground.device import users_default_device
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, describe
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import track
 
 Unpack: TypeAlias = Callable[[Any], tuple[InputsLike, Values]]
@@ -135,13 +136,17 @@ class Data:
             return count(cast("tuple[Inputs, Tensor]", self.source)[0])
         return length_hint(self._elements) * first or self.examples
 
+    def moved_by(self, mover: Mover) -> Data:
+        """See ``Movable``: the same source, whose batches come to the mover's device as they are read."""
+        return Data(self.source, mover(self.like), self.unpack, self.shared)
+
     def added(self, values: Tensor) -> Tensor:
         """A sum over all data from that over this process's part, in place."""
         return distributed.added(values) if self.shared else values
 
     def joined(self, rows: Any) -> Any:
         """Rows of all data from those of this process's part; what has no rows stays as it is."""
-        return distributed.joined(rows) if self.shared and isinstance(rows, Tensor) and rows.ndim else rows
+        return distributed.gathered_rows(rows) if self.shared and isinstance(rows, Tensor) and rows.ndim else rows
 
     @cached_property
     def span(self) -> tuple[int, int]:

@@ -72,7 +72,7 @@ def replacing(path: Path) -> Generator[Path]:
         ('whole', ['words'])
     """
     check_directory(path)
-    sweep(path)
+    remove_leftovers(path)
     own = f".{path.name}.{HOST}-{os.getpid()}-"  # what safetensors writes beside the file while it writes goes with it
     with TemporaryDirectory(prefix=own, dir=path.parent, ignore_cleanup_errors=True) as folder:
         temporary = Path(folder) / "whole"
@@ -127,7 +127,7 @@ def write_whole(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str
         save_file(dict(tensors), draft, metadata=dict(metadata))
 
 
-def sweep(path: Path) -> None:
+def remove_leftovers(path: Path) -> None:
     """Removes what processes of this machine that are no more, killed while they wrote this file, left beside it."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*"):
         process = left.name.rpartition(f".{HOST}-")[2].partition("-")[0]

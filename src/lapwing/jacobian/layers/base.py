@@ -317,7 +317,7 @@ class LayerKind(Factor):
 
     @classmethod
     @abc.abstractmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Any]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Any]:
         """What is recorded of a call: the input that the weight multiplies, and ``Call.options``.
 
         Args:

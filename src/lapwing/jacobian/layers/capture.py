@@ -87,7 +87,7 @@ class Capture(TorchFunctionMode):
         if (weight is None and bias is None) or not output.requires_grad:
             return
         kind = LAYERS[func]
-        input, options = kind.seen(func, given)
+        input, options = kind.input_and_options(func, given)
         edge = get_gradient_edge(output)
         self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
 

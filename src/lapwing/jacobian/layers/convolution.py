@@ -23,7 +23,7 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 @final
 @dataclass(frozen=True)
-class Geometry:
+class ConvolutionGeometry:
     """Geometry of a convolution, one entry a spatial axis.
 
     Args:
@@ -80,7 +80,7 @@ class Windows(OuterProducts):
         unfolded: Whether a has the windows themselves, ``[n, p, i, t]``: those of several uses of one weight.
     """
 
-    geometry: Geometry
+    geometry: ConvolutionGeometry
     unfolded: bool = False
 
     @classmethod
@@ -176,7 +176,7 @@ class Convolution(Windows):
         return inspect.signature(conv)
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Geometry]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
         """See ``LayerKind``."""
         return given["input"].detach(), geometry_of(given)
 
@@ -187,7 +187,7 @@ class Convolution(Windows):
         return cls(layer.weight, layer.bias, g, a, geometry, unfolded=len(calls) > 1)
 
 
-def windows_of(calls: list[Call], grads: list[Tensor]) -> tuple[Tensor, Tensor, Geometry]:
+def windows_of(calls: list[Call], grads: list[Tensor]) -> tuple[Tensor, Tensor, ConvolutionGeometry]:
     """The image, or the windows of several uses, with the gradients of them all and the geometry."""
     geometry = calls[0].options
     g = at_positions([part.flatten(3).unflatten(2, (geometry.groups, -1)) for part in grads], -1)
@@ -196,7 +196,7 @@ def windows_of(calls: list[Call], grads: list[Tensor]) -> tuple[Tensor, Tensor, 
     return at_positions([patches(call.input, call.options) for call in calls], -1), g, geometry
 
 
-def geometry_of(given: dict[str, Any]) -> Geometry:
+def geometry_of(given: dict[str, Any]) -> ConvolutionGeometry:
     """That of a convolution, from its arguments."""
     kernel = tuple(given["weight"].shape[2:])
     stride = each_axis(given["stride"], len(kernel))
@@ -209,7 +209,7 @@ def geometry_of(given: dict[str, Any]) -> Geometry:
         sides = tuple((total // 2, total - total // 2) for total in totals)
     else:
         sides = tuple((p, p) for p in each_axis(padding, len(kernel)))
-    return Geometry(kernel, stride, sides, dilation, given["groups"])
+    return ConvolutionGeometry(kernel, stride, sides, dilation, given["groups"])
 
 
 def each_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
@@ -217,7 +217,9 @@ def each_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return (value,) * axes if isinstance(value, int) else tuple(value) * (axes // len(value))
 
 
-def patches(image: Float[Tensor, "n channels *space"], geometry: Geometry, ones: int = 0) -> Float[Tensor, "n p i t"]:
+def patches(
+    image: Float[Tensor, "n channels *space"], geometry: ConvolutionGeometry, ones: int = 0
+) -> Float[Tensor, "n p i t"]:
     """The patch of a convolution's input under each output position, followed by ``ones`` inputs that are one.
 
     Cost:
@@ -240,7 +242,7 @@ def patches(image: Float[Tensor, "n channels *space"], geometry: Geometry, ones:
     return out.flatten(3).movedim(2, 0)
 
 
-def slides(image: Float[Tensor, "n channels *space"], geometry: Geometry) -> bool:
+def slides(image: Float[Tensor, "n channels *space"], geometry: ConvolutionGeometry) -> bool:
     """Whether ``autocorrelation`` applies, and pays: where the borders are not most of the image."""
     if (*geometry.stride, *geometry.dilation) != (1, 1, 1, 1):
         return False
@@ -248,7 +250,7 @@ def slides(image: Float[Tensor, "n channels *space"], geometry: Geometry) -> boo
 
 
 def autocorrelation(
-    image: Float[Tensor, "n channels h w"], geometry: Geometry, ones: int = 0
+    image: Float[Tensor, "n channels h w"], geometry: ConvolutionGeometry, ones: int = 0
 ) -> Float[Tensor, "p i i"]:
     """``sum_nt a aᵀ`` over the patches a of a convolution that moves by one pixel; the patches are not unfolded.
 

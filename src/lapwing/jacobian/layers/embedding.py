@@ -57,7 +57,7 @@ class Embedding(LayerKind):
     padding: int | None = None
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Table]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Table]:
         """See ``LayerKind``."""
         rows, width = given["weight"].shape
         padding = given["padding_idx"]

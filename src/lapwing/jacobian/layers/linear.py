@@ -288,7 +288,7 @@ class Linear(OuterProducts):
         return inspect.signature(linear)
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:
         """See ``LayerKind``."""
         return given["input"].detach(), None
 

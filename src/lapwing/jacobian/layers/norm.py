@@ -22,13 +22,13 @@ class Norm(LayerKind):
     elementwise = True
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, int]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, int]:
         """See ``LayerKind``: the normalised input, and how many last axes the parameters have, 0 for channels.
 
         Raises:
             UnsupportedError: If that depends on the other examples.
         """
-        return normalised(func, given), len(given.get("normalized_shape", ()))
+        return normalised_input(func, given), len(given.get("normalized_shape", ()))
 
     @classmethod
     def kept(cls, layer: Layer, call: Call, g: Tensor, n: int) -> Tensor:
@@ -59,7 +59,7 @@ class Norm(LayerKind):
         return cost_of_rows(self.g, cotangents)
 
 
-def normalised(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
+def normalised_input(func: Callable[..., Tensor], given: dict[str, Any]) -> Tensor:
     """What a norm makes of its input before weight and bias.
 
     Raises:

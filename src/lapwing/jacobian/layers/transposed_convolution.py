@@ -21,7 +21,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.jacobian.layers.base import Call, Layer
-from lapwing.jacobian.layers.convolution import Geometry, Windows, each_axis, windows_of
+from lapwing.jacobian.layers.convolution import ConvolutionGeometry, Windows, each_axis, windows_of
 
 
 @final
@@ -47,7 +47,7 @@ class TransposedConvolution(Windows):
         return inspect.signature(conv_transpose)
 
     @classmethod
-    def seen(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Geometry]:
+    def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
         """See ``LayerKind``."""
         kernel = tuple(given["weight"].shape[2:])
         axes = len(kernel)
@@ -58,7 +58,7 @@ class TransposedConvolution(Windows):
         sides = tuple((r - q, r - q + f) for r, q, f in zip(reach, padding, further, strict=True))
         stride = each_axis(given["stride"], axes)
         spacing = stride if max(stride) > 1 else None
-        geometry = Geometry(kernel, (1,) * axes, sides, dilation, given["groups"], spacing)
+        geometry = ConvolutionGeometry(kernel, (1,) * axes, sides, dilation, given["groups"], spacing)
         return given["input"].detach(), geometry
 
     @classmethod

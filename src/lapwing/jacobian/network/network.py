@@ -5,6 +5,7 @@ The module is in eval mode, alone while it is called, and known to be unchanged 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterable
 from functools import cached_property
@@ -18,6 +19,7 @@ from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Inputs, bits, ordinary, over_tensors
 from lapwing.ground.errors import ConfigError, MismatchError
 from lapwing.ground.layout import Layout, Params, together
+from lapwing.ground.moving import Mover
 from lapwing.jacobian.network.output import Output, check_output
 from lapwing.jacobian.network.serving import ALONE, call, serving
 from lapwing.jacobian.network.snapshot import Snapshot
@@ -209,6 +211,19 @@ class Network:
                 "weights or buffers that were written to since",
                 "fitting again, or fitting a copy.deepcopy of the network before training on",
             )
+
+    def moved_by(self, mover: Mover) -> Network:
+        """See ``Movable``: a copy of the module on the mover's device.
+
+        Raises:
+            MismatchError: If the module was written to since.
+        """
+        if self.like.device == mover.device and not mover.copy:
+            return self
+        self.check_unchanged(whole=True)
+        with ALONE:
+            module = copy.deepcopy(self.module).to(mover.device)
+        return Network(module, self.names, mover(self.index), self.output)
 
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and buffers, names, shapes, dtypes and values included."""

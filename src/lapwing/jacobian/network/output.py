@@ -62,7 +62,7 @@ def output_of(returned: Any, output: Output = None) -> Tensor:
     part = output(returned) if callable(output) else _part(returned, output)
     if not isinstance(part, Tensor):
         raise ShapeError(
-            f"output={_named(output)} to give one tensor of what the network returns, {shown(returned)}",
+            f"output={_named(output)} to give one tensor of what the network returns, {shown_output(returned)}",
             describe(part),
             "a function that takes it apart further: output=lambda returned: ...",
         )
@@ -80,7 +80,7 @@ def _only(returned: Any) -> Tensor:
     example = repr(keys[0]) if keys else "0"
     raise ShapeError(
         "a network that returns one tensor, or a mapping or an object with logits",
-        shown(returned),
+        shown_output(returned),
         f"output= to say which is the output the likelihood speaks of: a key or an index, such as output={example}, or "
         "a function of what it returns",
     )
@@ -98,7 +98,7 @@ def _part(returned: Any, output: str | int) -> Any:
         return getattr(returned, output)
     raise ConfigError(
         f"a network that returns something with output={output!r} in it",
-        shown(returned),
+        shown_output(returned),
         "no output=, for it is a tensor" if isinstance(returned, Tensor) else "output= with one that is there",
     )
 
@@ -117,12 +117,12 @@ def name_of(function: Callable[[Any], Tensor]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def shown(returned: Any) -> str:
+def shown_output(returned: Any) -> str:
     """What a network returned, with the shapes of its parts.
 
     Example:
         >>> import torch
-        >>> shown((torch.zeros(5, 4), torch.zeros(5, 3)))
+        >>> shown_output((torch.zeros(5, 4), torch.zeros(5, 3)))
         'a tuple of 2: [5, 4], [5, 3]'
     """
     if isinstance(returned, Mapping):

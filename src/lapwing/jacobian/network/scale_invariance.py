@@ -87,7 +87,7 @@ def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], 
     Raises:
         DataError: If there are no two examples for a normalisation over the batch.
     """
-    trial = Trial(network, inputs)
+    trial = RescalingTrial(network, inputs)
     with torch.no_grad(), torch.inference_mode(False), as_trained(network.module):
         groups = list(_within_layers(network, trial))
         known = {name for group in groups for name in group}
@@ -97,7 +97,7 @@ def scale_invariant(network: Network, inputs: Inputs) -> tuple[tuple[str, ...], 
 
 
 @final
-class Trial:
+class RescalingTrial:
     """A network in float64 with weights that are not zero, to see what scaling some of them does.
 
     Args:
@@ -176,7 +176,7 @@ def as_trained(module: nn.Module) -> Generator[None]:
         yield
 
 
-def _within_layers(network: Network, trial: Trial) -> Iterator[tuple[str, ...]]:
+def _within_layers(network: Network, trial: RescalingTrial) -> Iterator[tuple[str, ...]]:
     """Layers that have no scale, or those of their parameters that have none."""
     for layer in network.layout.layers:
         group = tuple(name for name in layer if trial.unchanged((name,)))
@@ -186,7 +186,7 @@ def _within_layers(network: Network, trial: Trial) -> Iterator[tuple[str, ...]]:
             yield group
 
 
-def _across_layers(names: list[str], trial: Trial) -> list[tuple[str, ...]]:
+def _across_layers(names: list[str], trial: RescalingTrial) -> list[tuple[str, ...]]:
     """Sets of parameters of several layers that have no common scale."""
     if not names:
         return []

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.autodiff import Columnwise
-from lapwing.jacobian.products.explicit import explicit_chunk
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise
+from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linear.model import Chunk
 

@@ -18,7 +18,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import reason_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import without_advice
-from lapwing.jacobian.products.autodiff import Reverse
+from lapwing.jacobian.products.autodiff_jacobian import Reverse
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.layout import Params, summed
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
-from lapwing.jacobian.products.autodiff import Reverse, derivative, forward_mode
+from lapwing.jacobian.products.autodiff_jacobian import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.cache import Cache
 from lapwing.jacobian.products.strategy import Strategy
 from lapwing.jacobian.products.tracing.split import Groups
@@ -52,7 +52,7 @@ def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int 
     cache = Cache[Product]()
     examples = max(1, budget // model.survey.bytes(1, network.like.itemsize))
     autodiff = partial(pearlmutter, model, examples)
-    second_derivative = by_adjoints if network.padded else by_forward_mode
+    second_derivative = hessian_by_adjoints if network.padded else hessian_by_forward_mode
     tracer = Tracer(model, (second_derivative,))
     prepare = autodiff if strategy == "autodiff" else partial(traced, tracer, autodiff)
 
@@ -78,13 +78,13 @@ def traced(
     return product, prepared.bytes
 
 
-def by_forward_mode(given: Arguments) -> Groups:
+def hessian_by_forward_mode(given: Arguments) -> Groups:
     """``∇²L v``, forward over reverse (Pearlmutter 1994)."""
     moved = jvp(_gradient(given), (given.params,), (given.change,))[1]
     return (given.in_order(moved),)
 
 
-def by_adjoints(given: Arguments) -> Groups:
+def hessian_by_adjoints(given: Arguments) -> Groups:
     """``∇²L v``, reverse over reverse: for what has a wrong forward mode."""
     pull = vjp(_gradient(given), given.params)[1]
     (pulled,) = pull(given.change)

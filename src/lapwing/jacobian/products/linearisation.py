@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, final
 
@@ -15,14 +15,15 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.layout import Layout
+from lapwing.ground.shared import fields_of
 from lapwing.jacobian.layers.base import jacobian_rows, square_sums
 from lapwing.jacobian.model import BUDGET, Model
-from lapwing.jacobian.products.autodiff import autodiff_chunk
+from lapwing.jacobian.products.autodiff_jacobian import autodiff_chunk
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.jacobian.products.cache import MEMORY, WORKING, Cache
-from lapwing.jacobian.products.explicit import explicit_chunk
+from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
 from lapwing.jacobian.products.strategy import ExampleCost, Strategy
-from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
+from lapwing.jacobian.products.tracing.traced_jacobian import jacobian_tracer, traced_chunk
 from lapwing.jacobian.products.tracing.tracer import Tracer
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS, by_position
@@ -55,7 +56,7 @@ class Linearisation:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
 
     @property
     def likelihood(self) -> Likelihood:

@@ -413,7 +413,7 @@ def check_square(operator: Operator) -> int:
     return rows
 
 
-def check_shape(tensor: Tensor, fits: bool, expected: str, hint: str) -> None:
+def check_operator_tensor(tensor: Tensor, fits: bool, expected: str, hint: str) -> None:
     """Raise unless a tensor that defines an operator fits, has entries, and is floating point."""
     if not (fits and tensor.numel() > 0 and tensor.is_floating_point()):
         raise ShapeError(f"{expected}, floating point and not empty", f"{tensor.dtype} {list(tensor.shape)}", hint)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.linalg.checks import symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
-from lapwing.linalg.operators.base import Operator, Structured, check_shape, common_value
+from lapwing.linalg.operators.base import Operator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, SharedEigenbasis, semidefinite
 
 
@@ -49,7 +49,7 @@ class Dense(Structured):
     def __post_init__(self) -> None:
         """Check the shape."""
         is_square = self.matrix.ndim == 2 and self.matrix.shape[0] == self.matrix.shape[-1]
-        check_shape(self.matrix, is_square, "a square matrix [d, d]", "LowRank for a root [d, r]")
+        check_operator_tensor(self.matrix, is_square, "a square matrix [d, d]", "LowRank for a root [d, r]")
 
     def root(self) -> Operator:
         """The Cholesky factor ``L``, or ``Q √Λ`` where ``A`` is singular.

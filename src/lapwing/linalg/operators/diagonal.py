@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.linalg.checks import nonnegative, positive
-from lapwing.linalg.operators.base import Structured, check_shape
+from lapwing.linalg.operators.base import Structured, check_operator_tensor
 
 
 @final
@@ -30,7 +30,7 @@ class Diagonal(Structured):
 
     def __post_init__(self) -> None:
         """Check the shape."""
-        check_shape(self.values, self.values.ndim == 1, "diagonal entries [d]", "matrix.diagonal()")
+        check_operator_tensor(self.values, self.values.ndim == 1, "diagonal entries [d]", "matrix.diagonal()")
 
     def root(self) -> Diagonal:
         """``diag(√values)``."""

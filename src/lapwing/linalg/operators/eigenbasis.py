@@ -65,6 +65,11 @@ class Eigenbasis:
         return self._followed_by_rest(self.others)
 
     @property
+    def largest_eigenvalue(self) -> float:
+        """The largest λ, 0 of a matrix without any."""
+        return float(self.values.max()) if self.values.numel() else 0.0
+
+    @property
     def basis_eigenvalues(self) -> Float[Tensor, "*p w"]:
         """The eigenvalue of each row of ``into``: λ, and where there are other directions ρ for each of the m rows."""
         return self._followed_by_rest(self.shape[-1] if self.others else 0)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
-from lapwing.linalg.operators.base import Structured, check_shape, common_value
+from lapwing.linalg.operators.base import Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
 
 Columns: TypeAlias = Callable[[Tensor], Tensor]
@@ -60,7 +60,9 @@ class Kronecker(Structured):
         for side in (self.left, self.right):
             if isinstance(side, Tensor):
                 fits = side.ndim == 1 or (side.ndim in (2, 3) and side.shape[-2] == side.shape[-1])
-                check_shape(side, fits, "a factor [m, m], [p, m, m] or, diagonal, [m]", "one square matrix a side")
+                check_operator_tensor(
+                    side, fits, "a factor [m, m], [p, m, m] or, diagonal, [m]", "one square matrix a side"
+                )
         counts = {side.shape[0] for side in (self.left, self.right) if len(side.shape) == 3}
         if len(counts) > 1 or self.left.dtype != self.right.dtype:
             raise ShapeError(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.linalg.checks import finite, positive
-from lapwing.linalg.operators.base import FunctionOperator, Structured, check_shape, common_value
+from lapwing.linalg.operators.base import FunctionOperator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.diagonal import Diagonal
 
 
@@ -48,7 +48,7 @@ class LowRank(Structured):
 
     def __post_init__(self) -> None:
         """Check the shapes."""
-        check_shape(self.factor, self.factor.ndim == 2, "a factor [d, r]", "u[:, None] for a single column")
+        check_operator_tensor(self.factor, self.factor.ndim == 2, "a factor [d, r]", "u[:, None] for a single column")
         if self.base is not None and (self.base.shape != self.shape or self.base.dtype != self.dtype):
             raise ShapeError(f"a base like {self!r}", f"{self.base!r}", "one entry for each row of the factor")
 

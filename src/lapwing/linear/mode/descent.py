@@ -58,7 +58,7 @@ def mini_batch_descent(
             yield WhitenedGradient(_gradients(scores), root, batches)
 
     def truth(z: Float[Tensor, "d 1"]) -> tuple[float, LossAt]:
-        point = loss.at((z / root)[:, 0])
+        point = loss.at_weights((z / root)[:, 0])
         return loss.gradient(point)[1], point
 
     with Bar("descent", most=epochs, unit="epochs", progress=progress) as bar:

@@ -35,7 +35,7 @@ class Ray:
     change: Float[Tensor, "n *event c"]
     targets: Tensor
 
-    def at(self, length: float) -> Float[Tensor, "n *event c"]:
+    def outputs_at(self, length: float) -> Float[Tensor, "n *event c"]:
         """The outputs at ``t = length``."""
         return self.outputs + length * self.change
 
@@ -120,7 +120,7 @@ class Loss:
     affine: bool = True
     curvature_cache: dict[object, CachedCurvature] = field(default_factory=dict, repr=False)
 
-    def at(self, weights: Float[Tensor, " d"]) -> LossAt:
+    def at_weights(self, weights: Float[Tensor, " d"]) -> LossAt:
         """A pass over the data."""
         return LossAt.of(weights, GGNProduct(self.model, weights, self.affine))
 
@@ -194,13 +194,13 @@ class Line:
     def value(self, length: float) -> float:
         """What it is at ``t = length``."""
         total_nll = self.loss.model.likelihood.total_nll
-        return self._added(float(total_nll(ray.at(length), ray.targets)) for ray in self.rays)
+        return self._added(float(total_nll(ray.outputs_at(length), ray.targets)) for ray in self.rays)
 
     def slope(self, length: float) -> float:
         """Its derivative in t, at ``t = length``."""
         score = self.loss.model.likelihood.score
         return -self._added(
-            dot(score(ray.at(length), ray.targets).flatten(), ray.change.flatten()) for ray in self.rays
+            dot(score(ray.outputs_at(length), ray.targets).flatten(), ray.change.flatten()) for ray in self.rays
         )
 
     def _added(self, parts: Iterable[float]) -> float:
@@ -210,7 +210,7 @@ class Line:
     def end(self, length: float) -> LossAt:
         """The loss there, its outputs at hand."""
         weights = self.point.weights + length * self.step
-        outputs = {ray.inputs: ray.at(length) for ray in self.known_rays or ()}
+        outputs = {ray.inputs: ray.outputs_at(length) for ray in self.known_rays or ()}
         return LossAt.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, outputs))
 
 

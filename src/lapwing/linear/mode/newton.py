@@ -97,7 +97,7 @@ def newton(
             slope, relative = loss.gradient(point)
             value = loss.value(point)
             bar.update(0, f"gradient {relative:.1e}, done at {rtol:.1e}")
-            if relative < best or value < least - rounding(point) * abs(least):
+            if relative < best or value < least - relative_rounding(point) * abs(least):
                 since = number
             best = min(best, relative)
             least = min(least, value)
@@ -126,7 +126,7 @@ def newton(
 def lowest(loss: Loss) -> LossAt:
     """Where to start: the best point on the way from the weights the model was made linear at to 0."""
     weights = loss.model.weights
-    point = loss.at(weights)
+    point = loss.at_weights(weights)
     if not dot(loss.gradient(point)[0], weights) > 0:
         return point
     line = loss.line(point, -weights)
@@ -142,7 +142,7 @@ def search(line: Line) -> float:
     curvature = dot(step, prior @ step)
     first = line.slope(0.0) + pull
     here = line.value(0.0)
-    noise = rounding(point) * (abs(here) + abs(pull) + curvature)
+    noise = relative_rounding(point) * (abs(here) + abs(pull) + curvature)
     low = 0.0
     high = math.inf
     length = 1.0
@@ -162,6 +162,6 @@ def search(line: Line) -> float:
     return length
 
 
-def rounding(point: LossAt) -> float:
+def relative_rounding(point: LossAt) -> float:
     """What a number computed from the weights' dtype may be wrong by, relatively."""
     return 10 * torch.finfo(point.weights.dtype).eps

@@ -57,7 +57,9 @@ class Subsample(CurvatureRecipe):
         """``Σ_B w_n J_nᵀ B_n J_n``."""
         model = model_of(problem, self)
         rows = self.examples * model.event.numel()
-        check_rows(model, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes")
+        check_room_for_rows(
+            model, rows, self.max_bytes, "Subsample with fewer examples, TopRows(500), or a larger max_bytes"
+        )
         inputs, targets, weights = balanced(model.data, self.examples)
         roots = weights.sqrt() if self.scaled else torch.ones_like(weights)
 
@@ -104,7 +106,7 @@ class TopRows(CurvatureRecipe):
     def curvature(self, problem: Problem) -> LowRank:
         """``Σ_r λ_r (J_nᵀ v_r)(J_nᵀ v_r)ᵀ``."""
         model = model_of(problem, self)
-        check_rows(model, self.rank, self.max_bytes, "TopRows with a smaller rank, or a larger max_bytes")
+        check_room_for_rows(model, self.rank, self.max_bytes, "TopRows with a smaller rank, or a larger max_bytes")
         inputs, targets, chosen = self._selected(model)
         if not len(chosen):  # every output Hessian is 0: the network is as sure as its numbers can say
             return LowRank(model.weights.new_zeros(len(model.weights), 1))
@@ -306,7 +308,7 @@ def _turn(label_counts: Counter[int], label: int) -> int:
     return label_counts[label] - 1
 
 
-def check_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None:
+def check_room_for_rows(model: LinearModel, rows: int, max_bytes: int, cure: str) -> None:
     """Refuse so many explicit Jacobian rows where they would take more than ``max_bytes``.
 
     Raises:

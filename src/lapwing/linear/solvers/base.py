@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
-from lapwing.ground.results import Estimate, Solution, joined
+from lapwing.ground.results import Estimate, Solution, joined_solutions
 from lapwing.linalg import Structured
 from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linalg.operators.base import check_operand
@@ -183,7 +183,7 @@ def in_blocks(
     starts: list[Tensor | None] = [None] * len(blocks)
     if initial is not None:
         starts = list(initial.detach().view(len(b), -1).split(width, dim=1))
-    solution = joined([solve(block, start) for block, start in zip(blocks, starts, strict=True)])
+    solution = joined_solutions([solve(block, start) for block, start in zip(blocks, starts, strict=True)])
     return replace(solution, value=solution.value.reshape(b.shape))
 
 

@@ -24,7 +24,7 @@ from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances, abs
 from lapwing.methods.hessian_free.refit import Refit, Tally
 from lapwing.methods.hessian_free.responses import Linearity, Responses
 from lapwing.posteriors.predictor import NetworkPredictor
-from lapwing.posteriors.record import check_shape, check_survey
+from lapwing.posteriors.record import check_part_shape, check_survey
 from lapwing.predictive import JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
 
@@ -178,7 +178,7 @@ class HessianFreePosterior(NetworkPredictor):
     def check_record(self) -> None:
         """Refuses parts that do not belong together; see ``Posterior.check_record``."""
         check_survey(self.refit.model.survey, self.network, self.likelihood)
-        check_shape("the prior", self.refit.prior.shape, (self.network.size,))
+        check_part_shape("the prior", self.refit.prior.shape, (self.network.size,))
 
     def with_checked_data(self) -> HessianFreePosterior:
         """The posterior: its covariances are at hand, and no data are asked."""

@@ -112,7 +112,7 @@ class ProbedCovariance:
     @property
     def blocks(self) -> Float[Tensor, "*batch c c"]:
         """The covariance of the outputs at each position; the rest as the nearest positive semi-definite matrix."""
-        return self.factor @ self.factor.mT + semidefinite(self.residual)
+        return self.factor @ self.factor.mT + nearest_semidefinite(self.residual)
 
     @property
     def joint(self) -> Float[Tensor, "*batch c *batch c"]:
@@ -127,7 +127,7 @@ class ProbedCovariance:
             )
         shape = self.factor.shape[:-1]
         flat = self.factor.flatten(0, -2)
-        rest = semidefinite(self.residual).reshape(-1, shape[-1], shape[-1])
+        rest = nearest_semidefinite(self.residual).reshape(-1, shape[-1], shape[-1])
         return (flat @ flat.mT + torch.block_diag(*rest)).view(*shape, *shape)
 
 
@@ -147,7 +147,7 @@ def nystrom_factor(omega: Float[Tensor, "s m"], responses: Float[Tensor, "s m"],
     return responses.mT @ (vectors[:, kept] * values[kept].rsqrt())
 
 
-def semidefinite(blocks: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c c"]:
+def nearest_semidefinite(blocks: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c c"]:
     """The nearest positive semi-definite matrix to each symmetric one: negative eigenvalues become 0."""
     values, vectors = torch.linalg.eigh(blocks)
     return (vectors * values.clamp(min=0.0).unsqueeze(-2)) @ vectors.mT

@@ -25,7 +25,7 @@ from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.responses import Responder
 from lapwing.methods.laplace import Laplace, check_same_fit
 from lapwing.priors import Isotropic, Prior
-from lapwing.structures.weights import All, Selection
+from lapwing.structures.selection import All, Selection
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.layout import summed
 from lapwing.ground.progress import Bar
+from lapwing.ground.shared import fields_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.copies import Copies
@@ -87,7 +88,7 @@ class Refit:
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was computed from them since is computed again."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return fields_of(self)
 
     @property
     def network(self) -> Network:
@@ -152,7 +153,7 @@ class Refit:
             share = data.span[1] / float(data.added(torch.tensor(float(len(batch)))))
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
-            along = self._slope(fits, each) if fits.in_sample else None
+            along = fits.slope_on(self.copies, each)
             slope = self.copies.gradients(weights, each, along=along).double()
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
@@ -161,13 +162,7 @@ class Refit:
 
     def reward(self, fits: Regulariser) -> Float[Tensor, "f d"]:
         """``∇r`` of each fit at the trained weights, float64."""
-        weights = self.network.weights.expand(len(fits), -1)
-        total = fits.pull(self.copies, weights)
-        if fits.in_sample:
-            for batch in self.model.data:
-                total += self.copies.pull(weights, batch.inputs, self._slope(fits, batch))
-            self.model.data.added(total)
-        return total
+        return fits.gradient(self.copies)
 
     def outputs(self, changes: Float[Tensor, "f d"], inputs: Inputs) -> Float[Tensor, "f n *event c"]:
         """Canonical outputs of each fit, float64."""
@@ -186,7 +181,3 @@ class Refit:
     def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
         """The gradient of a batch's losses at the trained weights."""
         return self.copies.gradients(self.network.weights[None], batch)[0].double()
-
-    def _slope(self, fits: Regulariser, batch: Batch) -> Float[Tensor, "f n *event c"]:
-        """``∂r / ∂f`` at the outputs for a batch."""
-        return fits.slope(self.copies.outputs(self.network.weights[None], batch.inputs)[0])

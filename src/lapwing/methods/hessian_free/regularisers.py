@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar, TypeVar, final
+from typing import TypeVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.distributed import turn
 from lapwing.jacobian.products.copies import Copies
 
@@ -25,21 +26,18 @@ R = TypeVar("R", bound="Regulariser")
 class Regulariser(abc.ABC):
     """A functional ``r_f(θ)`` for each fit, which the fit maximises beside its likelihood and prior.
 
-    What is a function of the outputs at the training data, ``InSample``, joins their loss batch by batch, by its
-    ``slope`` there; the rest is added by ``pull``.
+    What is a function of the outputs at the training data, ``InSample``, joins their loss batch by batch, by
+    ``slope_on`` it; the rest is added by ``pull``.
 
     Args:
         omega: Coefficients of each functional, float64.
     """
 
-    in_sample: ClassVar[bool] = False
-    """Whether it is a function of the outputs at the training data: whether it has a ``slope``."""
-
     omega: Float[Tensor, "f *shape"]
 
-    def slope(self, trained: Float[Tensor, "n *event c"]) -> Float[Tensor, "f n *event c"]:
-        """``∂r / ∂f`` at the outputs for a batch of training examples, where it is a function of them."""
-        raise NotImplementedError
+    def slope_on(self, copies: Copies, batch: Batch) -> Float[Tensor, "f n *event c"] | None:
+        """``∂r / ∂f`` at the outputs for a batch of training examples; ``None`` where it is no function of them."""
+        return None
 
     def __len__(self) -> int:
         return len(self.omega)
@@ -60,6 +58,14 @@ class Regulariser(abc.ABC):
             weights: Weights of each fit, in the network's dtype.
         """
         return torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
+
+    def gradient(self, copies: Copies) -> Float[Tensor, "f d"]:
+        """Gradient of each r at the trained weights, with the training data, float64.
+
+        Args:
+            copies: The network.
+        """
+        return self.pull(copies, copies.model.network.weights.expand(len(self), -1))
 
 
 @final
@@ -106,8 +112,6 @@ class InSample(Regulariser):
         signed: Whether the outputs are taken by their absolute values.
     """
 
-    in_sample = True
-
     signed: bool
 
     def slope(self, trained: Float[Tensor, "n *event c"]) -> Float[Tensor, "f n *event c"]:
@@ -118,3 +122,17 @@ class InSample(Regulariser):
         """
         omega = self.omega.to(trained).view(len(self.omega), *(1,) * (trained.ndim - 1), -1)
         return omega * (trained.sign() if self.signed else torch.ones_like(trained))
+
+    def slope_on(self, copies: Copies, batch: Batch) -> Float[Tensor, "f n *event c"]:
+        """See ``Regulariser.slope_on``; a forward pass."""
+        trained = copies.outputs(copies.model.network.weights[None], batch.inputs)[0]
+        return self.slope(trained)
+
+    def gradient(self, copies: Copies) -> Float[Tensor, "f d"]:
+        """See ``Regulariser.gradient``; a pass over the training data."""
+        data = copies.model.data
+        weights = copies.model.network.weights.expand(len(self), -1)
+        total = super().gradient(copies)
+        for batch in data:
+            total += copies.pull(weights, batch.inputs, self.slope_on(copies, batch))
+        return data.added(total)

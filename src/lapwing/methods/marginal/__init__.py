@@ -5,7 +5,7 @@ from __future__ import annotations
 from lapwing.methods.marginal.bound import Bound
 from lapwing.methods.marginal.epochs import Epoch
 from lapwing.methods.marginal.hyper import ByEvidence, ByGradient, Updates
-from lapwing.methods.marginal.log_det import Gram, LogDeterminant, MiniBatch, StochasticLanczos
+from lapwing.methods.marginal.log_det import GramDeterminant, LogDeterminant, MiniBatch, StochasticLanczos
 from lapwing.methods.marginal.objective import MarginalLikelihood
 from lapwing.methods.marginal.training import MarginalTraining, train_marginal
 
@@ -14,7 +14,7 @@ __all__ = [
     "ByEvidence",
     "ByGradient",
     "Epoch",
-    "Gram",
+    "GramDeterminant",
     "LogDeterminant",
     "MarginalLikelihood",
     "MarginalTraining",

@@ -53,7 +53,7 @@ class Epoch:
     warm_up: bool
 
 
-def lengths(
+def epochs_of_phases(
     epochs: int | None, warm_up: int | None, settle: int | None, *, steps: int, log_det: bool = True
 ) -> tuple[int, int, int]:
     """All epochs, those on the likelihood alone, and those after them without the log-determinant for the weights.
@@ -69,7 +69,7 @@ def lengths(
         ConfigError: If a part after one of these would have no epoch.
 
     Example:
-        >>> lengths(None, None, None, steps=1)
+        >>> epochs_of_phases(None, None, None, steps=1)
         (2000, 100, 950)
     """
     if epochs is None:

@@ -29,7 +29,7 @@ def own_noises(likelihood: Likelihood) -> Float[Tensor, " c"] | None:
 
 
 @final
-class Hyperparameters(nn.Module):
+class LearnedHyperparameters(nn.Module):
     """The precisions of a prior, and factors on the noise precision of a Gaussian likelihood, as logarithms.
 
     One factor for each output, where there is a precision for each and they share none; else one for all. Every real
@@ -47,7 +47,7 @@ class Hyperparameters(nn.Module):
         >>> from lapwing.likelihoods import Gaussian
         >>> from lapwing.priors import Isotropic
         >>> layout = Layout(("w",), ((3,),))
-        >>> hyper = Hyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))
+        >>> hyper = LearnedHyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))
         >>> hyper.log_noise.data += 1.0
         >>> hyper.prior, round(hyper.likelihood.precision, 3)
         (Isotropic(precision=2.0), 10.873)
@@ -159,7 +159,9 @@ class Updates(abc.ABC):
     """Whether the loss's gradient moves them."""
 
     @abc.abstractmethod
-    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
+    def end_of_epoch(
+        self, epoch: int, hyper: LearnedHyperparameters, fit: Callable[[Laplace], Posterior] | None
+    ) -> None:
         """Change them after an epoch that counts.
 
         Args:
@@ -203,7 +205,9 @@ class ByEvidence(Updates):
         check_option("at", self.at, get_args(At))
         check_count("every", self.every)
 
-    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
+    def end_of_epoch(
+        self, epoch: int, hyper: LearnedHyperparameters, fit: Callable[[Laplace], Posterior] | None
+    ) -> None:
         """Go to the best values; see ``Updates.end_of_epoch``.
 
         Raises:
@@ -256,7 +260,9 @@ class ByGradient(Updates):
 
     by_gradient = True
 
-    def end_of_epoch(self, epoch: int, hyper: Hyperparameters, fit: Callable[[Laplace], Posterior] | None) -> None:
+    def end_of_epoch(
+        self, epoch: int, hyper: LearnedHyperparameters, fit: Callable[[Laplace], Posterior] | None
+    ) -> None:
         """Only the start; see ``Updates.end_of_epoch``."""
         if epoch == 0 and self.start is not None:
             self.start.end_of_epoch(epoch, hyper, fit)

@@ -22,7 +22,7 @@ from lapwing.linalg.cg import conjugate_gradients
 from lapwing.linalg.log_determinant import log_determinant
 from lapwing.linalg.operators.base import FunctionOperator, Operator
 from lapwing.linear.log_det_ratio import log_det_one_plus
-from lapwing.methods.marginal.hyper import Hyperparameters
+from lapwing.methods.marginal.hyper import LearnedHyperparameters
 from lapwing.methods.marginal.live_batch import LiveBatch
 
 
@@ -41,7 +41,7 @@ class MiniBatch:
     """
 
     live: LiveBatch
-    hyper: Hyperparameters
+    hyper: LearnedHyperparameters
     survey: Survey
     total: int
 
@@ -89,7 +89,7 @@ class LogDeterminant(abc.ABC):
 
 @final
 @dataclass(frozen=True)
-class Gram(LogDeterminant):
+class GramDeterminant(LogDeterminant):
     """``log det(I + N/B Φ Φᵀ)`` with ``Φ = s^½ Sᵀ J A^-½``: exact for the batch, by a Cholesky factorisation.
 
     By Sylvester's identity it equals ``log det Λ̂ / det A``; ``ΦᵀΦ`` takes its place where there are fewer weights than
@@ -131,13 +131,14 @@ class Gram(LogDeterminant):
                 f"Jacobian rows of a batch and their Gram matrix of at most {self.max_bytes:,} bytes",
                 f"{number} rows of {size} weights, {needed:,} bytes",
                 "smaller batches; log_det=StochasticLanczos() or Bound(samples=2), which make fewer rows; log_det=None "
-                "with updates=ByEvidence(); requires_grad_(False) for all but the last layer; or Gram(max_bytes=...)",
+                "with updates=ByEvidence(); requires_grad_(False) for all but the last layer; or "
+                "GramDeterminant(max_bytes=...)",
             )
         rows = batch.share**0.5 * batch.rows().flatten(0, 1)
         return log_det_one_plus(rows @ rows.mT if len(rows) <= rows.shape[1] else rows.mT @ rows)
 
 
-EXACT = Gram()
+EXACT = GramDeterminant()
 """The default."""
 
 
@@ -151,7 +152,7 @@ class StochasticLanczos(LogDeterminant):
         ∂ log det C = tr(C⁻¹ ∂C) = E[zᵀ ∂C w],   C w = z
 
     The solves are by conjugate gradients and are not differentiated; ``zᵀ C w`` is, with z and w held fixed. Both value
-    and gradient are those of ``Gram`` on average, up to the tolerances, and share its bias on mini-batches.
+    and gradient are those of ``GramDeterminant`` on average, up to the tolerances, and share its bias on mini-batches.
 
     Args:
         samples: Probes.

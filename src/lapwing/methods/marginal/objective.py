@@ -26,7 +26,7 @@ from lapwing.jacobian.survey import find_layers, probe
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.methods.marginal.epochs import Epoch
-from lapwing.methods.marginal.hyper import ByEvidence, Hyperparameters, Updates
+from lapwing.methods.marginal.hyper import ByEvidence, LearnedHyperparameters, Updates
 from lapwing.methods.marginal.live_batch import LiveBatch, check_trainable, live
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant, MiniBatch
 from lapwing.posteriors import Posterior
@@ -56,8 +56,8 @@ class MarginalLikelihood:
         likelihood: p(y | f), with the noise to start from.
         prior: p(θ), with the precision to start from.
         data_size: N, examples in the training data.
-        log_det: How the log-determinant of the loss is computed: ``Gram()``, ``Bound()``, ``StochasticLanczos()``, or
-            ``None`` for no such term: then only the hyper-parameters hear of the evidence.
+        log_det: How the log-determinant of the loss is computed: ``GramDeterminant()``, ``Bound()``,
+            ``StochasticLanczos()``, or ``None`` for no such term: then only the hyper-parameters hear of the evidence.
         updates: Who chooses the hyper-parameters: ``ByEvidence()``, from all data after an epoch, or ``ByGradient()``.
         warm_up: Epochs of training on the likelihood alone.
         settle: Epochs after those in which the weights do not hear of the log-determinant.
@@ -107,7 +107,7 @@ class MarginalLikelihood:
         prior = Isotropic() if prior is None else prior
         updates = ByEvidence() if updates is None else updates
         Laplace(likelihood, prior=prior)  # has the same to say of them
-        check_kind("log_det=", log_det, (LogDeterminant, type(None)), "Gram()")
+        check_kind("log_det=", log_det, (LogDeterminant, type(None)), "GramDeterminant()")
         check_kind("updates=", updates, (Updates,), "ByEvidence()")
         if data_size < 1 or warm_up < 0 or settle < 0:
             raise ConfigError(
@@ -117,7 +117,9 @@ class MarginalLikelihood:
             )
         if log_det is None and updates.by_gradient:
             raise ConfigError(
-                "a log-determinant to learn the precisions from", "log_det=None, updates=ByGradient()", "log_det=Gram()"
+                "a log-determinant to learn the precisions from",
+                "log_det=None, updates=ByGradient()",
+                "log_det=GramDeterminant()",
             )
         self.model = model
         self.data_size = data_size
@@ -135,7 +137,7 @@ class MarginalLikelihood:
         check_trainable(self._module)
         network = Network.of(self._module, self.output)
         prior.check_names([name for name, _ in self._module.named_parameters()])
-        self._hyper = Hyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
+        self._hyper = LearnedHyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():
             value.requires_grad_(value.requires_grad and updates.by_gradient)
 

@@ -21,7 +21,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.unwrapping import opened
 from lapwing.likelihoods import Likelihood
-from lapwing.methods.marginal.epochs import Epoch, lengths, warn_of
+from lapwing.methods.marginal.epochs import Epoch, epochs_of_phases, warn_of
 from lapwing.methods.marginal.hyper import ByEvidence, Updates
 from lapwing.methods.marginal.log_det import EXACT, LogDeterminant
 from lapwing.methods.marginal.objective import MarginalLikelihood
@@ -129,7 +129,7 @@ def train_marginal(
     module, read = opened(model, data, "train_marginal(model, data, likelihood)", unpack=unpack)
     check_alone(read.shared, "training by the marginal likelihood", "Laplace(...).fit after the training")
     steps = sum(1 for _ in read)
-    epochs, warm_up, settle = lengths(epochs, warm_up, settle, steps=steps, log_det=log_det is not None)
+    epochs, warm_up, settle = epochs_of_phases(epochs, warm_up, settle, steps=steps, log_det=log_det is not None)
     with undisturbed(), torch.enable_grad(), working("training", progress):
         marginal = MarginalLikelihood(
             model,

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from lapwing.ground.results import Shown
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 
 
 class Predictive(Shown, abc.ABC):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 import torch
@@ -13,17 +12,18 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.ground.labels import IGNORED
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
-from lapwing.moments.wide import Outputs, WideMoments, at_least_single
-from lapwing.predictive.distributions.base import Predictive, log_of_probability
-from lapwing.predictive.links import SAMPLES, Link, laplace_bridge, monte_carlo, pairwise, probit, softmax
+from lapwing.moments.wide import WideMoments
+from lapwing.predictive.distributions.base import log_of_probability
+from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
+from lapwing.predictive.links import Link, laplace_bridge, monte_carlo, pairwise, probit, softmax
 from lapwing.predictive.quadrature import quasi_monte_carlo
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class Classification(Predictive):
+class Classification(ProbabilitiesOfLogits):
     """Probabilities of c classes at each position.
 
     Args:
@@ -45,36 +45,6 @@ class Classification(Predictive):
         brier           0.1250  squared distance from 0 to 2, lower is better
         rejection_area  1.0000  accuracy of the surest, averaged over how many are kept, higher is better
     """
-
-    logits: Outputs
-    probs: Float[Tensor, "*batch c"]
-    stderr: Float[Tensor, "*batch c"] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        logits: Outputs,
-        link: Link = "qmc",
-        *,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> Classification:
-        """The classes of uncertain logits; draws of them are averaged as they are, whatever the link.
-
-        Args:
-            logits: What is known of the logits.
-            link: How their uncertainty is averaged out.
-            samples: Draws for ``link="mc"``.
-            generator: Source of randomness for them.
-        """
-        linked = partial(_linked, link=link, samples=samples, generator=generator)
-        probs, stderr = at_least_single(logits).averaged(softmax, linked)
-        return cls(logits, probs, stderr)
-
-    @property
-    def location(self) -> Float[Tensor, "*batch c"]:
-        """Mean of the logits, ``[n, *event, c]``."""
-        return self.logits.mean
 
     @property
     def labels(self) -> Int[Tensor, "*batch"]:
@@ -147,17 +117,24 @@ class Classification(Predictive):
         logits = self.logits.sample(k, generator=generator)
         return torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
 
+    @staticmethod
+    def of_certain(logits: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """See ``ProbabilitiesOfLogits.of_certain``."""
+        return softmax(logits)
 
-def _linked(moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None) -> Averaged:
-    """Class probabilities of Gaussian logits by a link, with their standard error by ``"mc"``."""
-    match link:
-        case "mc":
-            return monte_carlo(moments, samples, link=softmax, generator=generator)
-        case "bridge":
-            return laplace_bridge(moments), None
-        case "pairwise":
-            return pairwise(moments), None
-        case "qmc":
-            return quasi_monte_carlo(moments), None
-        case "probit":
-            return probit(moments), None
+    @staticmethod
+    def linked(
+        moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None
+    ) -> Averaged:
+        """Class probabilities of Gaussian logits by a link, with their standard error by ``"mc"``."""
+        match link:
+            case "mc":
+                return monte_carlo(moments, samples, link=softmax, generator=generator)
+            case "bridge":
+                return laplace_bridge(moments), None
+            case "pairwise":
+                return pairwise(moments), None
+            case "qmc":
+                return quasi_monte_carlo(moments), None
+            case "probit":
+                return probit(moments), None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 import torch
@@ -12,17 +11,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
-from lapwing.moments.wide import Outputs, WideMoments, at_least_single
-from lapwing.predictive.distributions.base import Predictive, log_of_probability
-from lapwing.predictive.links import SAMPLES, Link, monte_carlo, probit_binary
+from lapwing.moments.wide import WideMoments
+from lapwing.predictive.distributions.base import log_of_probability
+from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
+from lapwing.predictive.links import Link, monte_carlo, probit_binary
 from lapwing.predictive.quadrature import expected_sigmoid
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MultiLabel(Predictive):
+class MultiLabel(ProbabilitiesOfLogits):
     """Probabilities of c independent yes-or-no labels at each position.
 
     Args:
@@ -34,33 +34,6 @@ class MultiLabel(Predictive):
         >>> MultiLabel(Moments.certain(torch.zeros(1, 2)), torch.tensor([[0.25, 0.75]])).labels
         tensor([[0, 1]])
     """
-
-    logits: Outputs
-    probs: Float[Tensor, "*batch c"]
-    stderr: Float[Tensor, "*batch c"] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        logits: Outputs,
-        link: Link = "qmc",
-        *,
-        samples: int = SAMPLES,
-        generator: torch.Generator | None = None,
-    ) -> MultiLabel:
-        """The labels of uncertain logits; arguments as in ``Classification.of``.
-
-        Raises:
-            UnsupportedError: For ``link="bridge"``.
-        """
-        linked = partial(_linked, link=link, samples=samples, generator=generator)
-        probs, stderr = at_least_single(logits).averaged(torch.sigmoid, linked)
-        return cls(logits, probs, stderr)
-
-    @property
-    def location(self) -> Float[Tensor, "*batch c"]:
-        """Mean of the logits, ``[n, *event, c]``."""
-        return self.logits.mean
 
     @property
     def labels(self) -> Int[Tensor, "*batch c"]:
@@ -109,19 +82,26 @@ class MultiLabel(Predictive):
         """Probabilities σ(f) of drawn logits f, ``[k, n, *event, c]``; see ``Classification.sample``."""
         return torch.sigmoid(self.logits.sample(k, generator=generator))
 
+    @staticmethod
+    def of_certain(logits: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
+        """See ``ProbabilitiesOfLogits.of_certain``."""
+        return torch.sigmoid(logits)
 
-def _linked(moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None) -> Averaged:
-    """Probabilities of yes of Gaussian logits by a link, with their standard error by ``"mc"``."""
-    match link:
-        case "mc":
-            return monte_carlo(moments, samples, link=torch.sigmoid, generator=generator)
-        case "bridge":
-            raise UnsupportedError(
-                "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
-                "link 'bridge', which for a single logit is the sigmoid of its mean",
-                "'qmc', which for a single logit is exact",
-            )
-        case "qmc":
-            return expected_sigmoid(moments.mean, moments.variance), None
-        case "probit" | "pairwise":  # a single logit has no pairs
-            return probit_binary(moments), None
+    @staticmethod
+    def linked(
+        moments: Moments | WideMoments, *, link: Link, samples: int, generator: torch.Generator | None
+    ) -> Averaged:
+        """Probabilities of yes of Gaussian logits by a link, with their standard error by ``"mc"``."""
+        match link:
+            case "mc":
+                return monte_carlo(moments, samples, link=torch.sigmoid, generator=generator)
+            case "bridge":
+                raise UnsupportedError(
+                    "link 'qmc', 'probit', 'pairwise' or 'mc' for Bernoulli",
+                    "link 'bridge', which for a single logit is the sigmoid of its mean",
+                    "'qmc', which for a single logit is exact",
+                )
+            case "qmc":
+                return expected_sigmoid(moments.mean, moments.variance), None
+            case "probit" | "pairwise":  # a single logit has no pairs
+                return probit_binary(moments), None

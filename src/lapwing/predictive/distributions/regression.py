@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing import metrics
 from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_fraction
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.moments.marginals import quantile_of_normal
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.distributions.base import Predictive, plus_diagonal

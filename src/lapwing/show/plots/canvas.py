@@ -77,6 +77,6 @@ def picture(ax: Axes, image: Float[Tensor, "h w"], title: str, **look: Any) -> N
     ax.set(title=title, xticks=[], yticks=[])
 
 
-def percent(value: float, _: object) -> str:
+def percent_label(value: float, _: object) -> str:
     """A tick label: 0.25 is 25 %."""
     return f"{100 * value:g} %"

@@ -11,7 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import check_fraction
 from lapwing.metrics import ece_floor, reliability
 from lapwing.metrics.elements import check_all_positive, scalars
-from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent
+from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -203,7 +203,7 @@ def plot_coverage(
     look: dict[str, Any] = {"where": "post", "color": BLUE, "linewidth": 1.6, "label": "found"} | kw
     ax.step([0, *levels, 1], [0, *share, 1], **look)
     ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="level of the interval", ylabel="targets inside")
-    ax.xaxis.set_major_formatter(percent)
-    ax.yaxis.set_major_formatter(percent)
+    ax.xaxis.set_major_formatter(percent_label)
+    ax.yaxis.set_major_formatter(percent_label)
     ax.legend(frameon=False)
     return ax

@@ -140,7 +140,7 @@ def strips(rows: Float[Tensor, "m d"], numbers: int) -> Iterator[slice]:
     yield from (slice(start, start + width) for start in range(0, rows.shape[1], width))
 
 
-def candidates(landmarks: Landmarks, samples: int) -> int:
+def landmark_candidates(landmarks: Landmarks, samples: int) -> int:
     """Pairs to draw uniformly for so many landmarks."""
     return samples if landmarks == "uniform" else CANDIDATES * samples
 

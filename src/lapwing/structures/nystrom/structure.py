@@ -16,7 +16,7 @@ from lapwing.ground.results import Estimate
 from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
 from lapwing.structures.base import FitTask, Structure, check_products
-from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, candidates, span
+from lapwing.structures.nystrom.landmarks import LandmarkRows, Landmarks, landmark_candidates, span
 from lapwing.structures.nystrom.reservoir import Reservoir, fill
 from lapwing.structures.nystrom.stopping import NystromStopping, Sums, ValidationMonitor
 
@@ -98,7 +98,7 @@ class Nystrom(Structure):
         generator = torch.Generator().manual_seed(self.seed)
 
         # one pass without the network: candidates for landmarks, examples to measure the error and to augment
-        pool = Reservoir(candidates(self.landmarks, self.samples), task.model.width, generator)
+        pool = Reservoir(landmark_candidates(self.landmarks, self.samples), task.model.width, generator)
         checked = Reservoir(CHECKED, 1, generator)
         to_augment = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
         fill(task.model.data, pool, checked, to_augment)

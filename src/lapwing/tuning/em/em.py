@@ -37,7 +37,7 @@ from lapwing.tuning.em.maximisation import Maximised, maximised
 from lapwing.tuning.em.state import CHECKPOINT, State
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import LinearPosterior, Q
-from lapwing.tuning.noise import NoiseRule, noises_now, output_sums
+from lapwing.tuning.noise import NoiseRule, noises_now, output_residuals
 from lapwing.tuning.result import hyperparameters_of, result_of, tunes_noise
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class EM:
         draws = found.state.draws
         if draws is not None:
             draws = expectation.prior(found.state).inverse_root() @ draws
-        sums = output_sums(posterior, weights=found.mode.weights, target=self.target, draws=draws)
+        sums = output_residuals(posterior, weights=found.mode.weights, target=self.target, draws=draws)
         return sums.noises(noises_now(posterior), found.gamma)
 
     def _expectation(self, posterior: Q) -> Expectation[Q]:

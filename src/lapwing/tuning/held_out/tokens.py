@@ -97,7 +97,7 @@ class TokenPairs:
     def _partner(self, tokens: Tensor) -> Tensor | None:
         """What is beside these tokens, if they are the first of pairs; not where they were cut or moved before."""
         pairs: list[tuple[Tensor, Tensor]] = getattr(self.now, "pairs", [])
-        return next((other for one, other in pairs if same(one, tokens)), None)
+        return next((other for one, other in pairs if same_tensor(one, tokens)), None)
 
 
 def pairs_of_tokens(posterior: Posterior) -> TokenPairs | None:
@@ -113,7 +113,9 @@ def pairs_of_tokens(posterior: Posterior) -> TokenPairs | None:
         return None
     few = take(next(iter(posterior.data)).inputs, slice(0, FEW))
     read = tokens_read(posterior, few)
-    axes = {key: value.ndim for key, value in entries(few).items() if any(same(value, tokens) for tokens in read)}
+    axes = {
+        key: value.ndim for key, value in entries(few).items() if any(same_tensor(value, tokens) for tokens in read)
+    }
     return TokenPairs(module, axes) if axes else None
 
 
@@ -138,7 +140,7 @@ def embeddings(module: nn.Module) -> list[nn.Embedding]:
     return [part for part in module.modules() if isinstance(part, nn.Embedding)]
 
 
-def same(one: Any, other: Tensor) -> bool:
+def same_tensor(one: Any, other: Tensor) -> bool:
     """Whether two tensors have the same shape and the same values."""
     alike = isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
     return alike and torch.equal(one, other)

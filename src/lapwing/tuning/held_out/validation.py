@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import final
 
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
 from lapwing.tuning.method import P
-from lapwing.tuning.noise import NoiseRule
+from lapwing.tuning.noise import NoiseRule, noise_rule_of
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -108,9 +108,7 @@ class Validation:
         Cost:
             A prediction of the held-out data.
         """
-        if not self.noise:
-            return None
-        return NoiseRule(self._noises, replace(self, noise=False))
+        return noise_rule_of(self, self._noises)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         data = self._held_out(posterior)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Batch
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.autodiff import autodiff_chunk
-from lapwing.jacobian.products.tracing.jacobian import jacobian_tracer, traced_chunk
+from lapwing.jacobian.products.autodiff_jacobian import autodiff_chunk
+from lapwing.jacobian.products.tracing.traced_jacobian import jacobian_tracer, traced_chunk
 from lapwing.jacobian.products.tracing.tracer import Tracer, shape_of
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.gauss_newton import ggn_product

@@ -209,8 +209,8 @@ def test_a_right_hand_side_of_zero_has_the_solution_zero() -> None:
 
 def test_mini_batches_of_a_loss_count_by_their_examples() -> None:
     loss = margins(3.0 * normal(50, 3), examples=20)
-    exact = newton(loss, loss.at(normal(3)), CG().newton_step, rtol=1e-10, steps=50).weights
-    found = SGD(epochs=150, batch=20).minimise(loss, loss.at(normal(3)), rtol=1e-4, steps=50)
+    exact = newton(loss, loss.at_weights(normal(3)), CG().newton_step, rtol=1e-10, steps=50).weights
+    found = SGD(epochs=150, batch=20).minimise(loss, loss.at_weights(normal(3)), rtol=1e-4, steps=50)
     assert found.iterations <= 3 * 150
     torch.testing.assert_close(found.weights, exact, rtol=0, atol=0.02)
 

@@ -22,9 +22,9 @@ from lapwing.jacobian.network.serving import ALONE
 from lapwing.jacobian.products.tracing.fusion import fuse
 from lapwing.jacobian.products.tracing.simplification import after, check_pure, simplify
 
-Tensors: TypeAlias = tuple[Tensor, ...]
+TensorTuple: TypeAlias = tuple[Tensor, ...]
 
-Groups: TypeAlias = tuple[Tensors, ...]
+Groups: TypeAlias = tuple[TensorTuple, ...]
 """The results of a function, in groups that are asked for one at a time."""
 
 
@@ -41,7 +41,7 @@ class Split:
     first: GraphModule
     seconds: tuple[GraphModule, ...]
 
-    def prepare(self, fixed: Sequence[Tensor]) -> Tensors:
+    def prepare(self, fixed: Sequence[Tensor]) -> TensorTuple:
         """All that does not depend on the column.
 
         Args:
@@ -50,7 +50,7 @@ class Split:
         with torch.inference_mode(False), torch.no_grad():
             return self.first(*fixed)
 
-    def product(self, kept: Tensors, column: Sequence[Tensor | None], group: int = 0) -> Tensors:
+    def product(self, kept: TensorTuple, column: Sequence[Tensor | None], group: int = 0) -> TensorTuple:
         """One group of the function's results for one column.
 
         Args:
@@ -123,10 +123,10 @@ def cut(module: GraphModule, columns: int) -> Split:
             copies[node] = second.node_copy(node, copies.__getitem__)
     (output,) = second.find_nodes(op="output")
     groups = range(len(output.args[0]))
-    return Split(_module(module, first), tuple(_module(module, only(second, group)) for group in groups))
+    return Split(_module(module, first), tuple(_module(module, only_group(second, group)) for group in groups))
 
 
-def only(graph: Graph, group: int) -> Graph:
+def only_group(graph: Graph, group: int) -> Graph:
     """The graph that returns one group of the results, and does no more than they need."""
     own = Graph()
     results: Any = own.graph_copy(graph, {})

@@ -18,7 +18,7 @@ from lapwing.ground.layout import Params
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products.tracing.split import Groups, Split, Tensors, held_bytes, split
+from lapwing.jacobian.products.tracing.split import Groups, Split, TensorTuple, held_bytes, split
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Arguments:
     change: Params
     cotangent: Tensor
 
-    def in_order(self, values: Params) -> Tensors:
+    def in_order(self, values: Params) -> TensorTuple:
         """The values of the parameters, in their order."""
         return tuple(values[name] for name in self.params)
 
@@ -71,12 +71,12 @@ class Prepared:
 
     network: Network
     split: Split
-    kept: Tensors
+    kept: TensorTuple
     bytes: int
 
     def results(
         self, group: int, *, change: Float[Tensor, " d"] | None = None, cotangent: Tensor | None = None
-    ) -> Tensors:
+    ) -> TensorTuple:
         """A group of results for a change of the uncertain weights, or of the outputs, where they depend on it."""
         parts: list[Tensor | None] = [None] * len(self.network.names)
         if change is not None:

@@ -14,8 +14,8 @@ import lapwing as lw
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.network.network import Network
-from lapwing.jacobian.products import autodiff
-from lapwing.jacobian.products.autodiff import Columnwise, Reverse
+from lapwing.jacobian.products import autodiff_jacobian
+from lapwing.jacobian.products.autodiff_jacobian import Columnwise, Reverse
 from lapwing.jacobian.products.copies import Copies
 from lapwing.jacobian.products.hessian import hessian_product
 from tests.curvature.naive import surveyed
@@ -145,7 +145,7 @@ def test_running_out_of_memory_is_said_and_not_gone_around(monkeypatch: pytest.M
     products = Columnwise(surveyed(Network.of(torch.nn.Linear(2, 1)), lw.Gaussian(), x), x)
     block = torch.ones(3, 1)
     whole = products.push(block)
-    monkeypatch.setattr(autodiff, "vmap", exhausted)
+    monkeypatch.setattr(autodiff_jacobian, "vmap", exhausted)
     with pytest.raises(torch.OutOfMemoryError):
         products.push(block)
     assert whole.flatten().tolist() == [3.0, 3.0, 3.0]

@@ -27,11 +27,11 @@ PULLED = 2
 
 def jacobian_tracer(model: Model) -> Tracer:
     """Records ``f``, ``J v`` and ``Jᵀ u``: ``J v`` in forward mode where that is right, else as an adjoint."""
-    functions = (by_adjoint,) if model.network.padded else (by_forward_mode, by_adjoint)
+    functions = (jacobian_by_adjoint,) if model.network.padded else (jacobian_by_forward_mode, jacobian_by_adjoint)
     return Tracer(model, functions)
 
 
-def by_forward_mode(given: Arguments) -> Groups:
+def jacobian_by_forward_mode(given: Arguments) -> Groups:
     """``f``, ``J v`` pushed beside the forward pass, and ``Jᵀ u``."""
     f, pull = vjp(given.outputs, given.params)[:2]
     pushed = jvp(given.outputs, (given.params,), (given.change,))[1]
@@ -39,7 +39,7 @@ def by_forward_mode(given: Arguments) -> Groups:
     return (f,), (pushed,), given.in_order(pulled)
 
 
-def by_adjoint(given: Arguments) -> Groups:
+def jacobian_by_adjoint(given: Arguments) -> Groups:
     """The same, J as the adjoint of ``u -> Jᵀ u``: for what has no forward mode, or a wrong one."""
     f, pull = vjp(given.outputs, given.params)[:2]
 

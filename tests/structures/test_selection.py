@@ -15,7 +15,7 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure
-from lapwing.structures.weights import Selection
+from lapwing.structures.selection import Selection
 from tests.checker import unchecked
 from tests.posterior_cases import Linearised, Problem, convnet, labels, mlp, normal, problem, refused, seeded
 
@@ -155,7 +155,7 @@ class TestAdapters:
 
     def test_the_frozen_twin_of_a_head_is_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
         model = seeded(Adapted)
-        with caplog.at_level("INFO", "lapwing.structures.weights"):
+        with caplog.at_level("INFO", "lapwing.structures.selection"):
             posterior = lw.Laplace(lw.Categorical(), weights=lw.Names(self.ADAPTERS)).fit(model, (X, Y))
         head = "classifier.modules_to_save.default"
         assert posterior.network.names == ("lora_A.weight", "lora_B.weight", f"{head}.weight", f"{head}.bias")

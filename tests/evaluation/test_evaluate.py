@@ -12,8 +12,8 @@ from torch.distributions import Normal, Poisson
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Map
-from lapwing.evaluation.scores import Predictor, metrics
+from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.evaluate import Predictor, metrics
 from lapwing.ground.errors import ConfigError, DataError
 from tests.meter import Meter
 from tests.posterior_cases import Problem, labels, normal, problem, refused
@@ -118,7 +118,7 @@ class TestClasses:
 
     def test_baselines_have_scores_too(self) -> None:
         case, posterior = fit("categorical")
-        plain = Map(case.model)
+        plain = PlainNetwork(case.model)
         assert isinstance(plain, Predictor) and isinstance(posterior, Predictor)
         scores = lw.evaluate(plain, case.batches())
         case.model.eval()
@@ -127,8 +127,8 @@ class TestClasses:
 
     def test_options_that_predict_does_not_take_are_refused(self) -> None:
         case, posterior = fit("categorical")
-        plain = Map(case.model)
-        with refused(ConfigError, "Map.predict takes (none)"):
+        plain = PlainNetwork(case.model)
+        with refused(ConfigError, "PlainNetwork.predict takes (none)"):
             lw.evaluate(plain, case.batches(), link="mc", samples=5)
         with refused(ConfigError, "takes (link, joint,"):
             lw.evaluate(posterior, case.batches(), lynk="mc")

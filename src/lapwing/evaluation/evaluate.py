@@ -16,7 +16,7 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Likelihood
-from lapwing.metrics.scores import Scores
+from lapwing.metrics.score_table import Scores
 from lapwing.predictive import Predictive
 
 
@@ -47,7 +47,7 @@ def evaluate(
     """Scores on held-out data.
 
     Args:
-        predictor: A posterior, or a baseline such as ``Map(model)``.
+        predictor: A posterior, or a baseline such as ``PlainNetwork(model)``.
         data: Held-out data: a loader, or a pair of tensors.
         ood: Data from elsewhere, or their inputs alone; targets are ignored.
         unpack: Splits one element of a loader.
@@ -115,7 +115,7 @@ def _uncertainties(
     return torch.cat([each.flatten().cpu() for each in found])
 
 
-def options_of(predictor: Predictor) -> list[str]:
+def predict_options(predictor: Predictor) -> list[str]:
     """What ``predict`` takes beside the inputs, by name."""
     return [*signature(predictor.predict).parameters][1:]
 
@@ -126,11 +126,13 @@ def check_predictor(predictor: Predictor, options: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: Naming the options that it takes.
     """
-    check_kind("the predictor", predictor, (Predictor,), "a posterior, or Map(model, likelihood) of lw.baselines")
+    check_kind(
+        "the predictor", predictor, (Predictor,), "a posterior, or PlainNetwork(model, likelihood) of lw.baselines"
+    )
     known = signature(predictor.predict).parameters.values()
-    unknown = [name for name in options if name not in options_of(predictor)]
+    unknown = [name for name in options if name not in predict_options(predictor)]
     if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in known):
-        takes = ", ".join(options_of(predictor)) or "none"
+        takes = ", ".join(predict_options(predictor)) or "none"
         expected = f"options that {type(predictor).__name__}.predict takes ({takes})"
         got = ", ".join(f"{each}={options[each]!r:.40}" for each in unknown)
         raise ConfigError(expected, got, "one of these names, or the call without them")
