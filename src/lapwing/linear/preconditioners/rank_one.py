@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-
 from lapwing.linalg import LowRank
 from lapwing.linear.gauss_newton import GGNProduct
 from lapwing.linear.mode.loss import LossAt
