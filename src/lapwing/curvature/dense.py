@@ -50,7 +50,7 @@ class DenseSum:
         """
         a = self._precision.operand(head.columns).squeeze(1).mT.flatten(0, 1)
         places = torch.arange(self._network.size)
-        own = head.matrix(self._network.part(head.names, places).to(a.device))[0]
+        own = head.matrix(self._network.part(head.names, places).to(self._total.device))[0]
         diagonals, beside = zip(*entries(), strict=True)
         b = torch.cat(diagonals).to(a)
         v = None if beside[0] is None else torch.cat(beside).to(a)
