@@ -196,7 +196,8 @@ def _disagreeing(forward: Pass, again: Tensor) -> set[str]:
     wrong: set[str] = set()
     for factor in factors:
         truth = torch.cat([expected[name].flatten() for name in factor.names])
-        error = (factor.taken(slice(1, 2)).rows()[0, 0] - truth).norm()
-        if not bool(error <= 1e-3 * truth.norm() + 1e-6 * cotangent.norm()):
+        found = factor.taken(slice(1, 2)).rows()[0, 0]
+        tolerance = 1e-3 * truth.norm() + 1e-6 * cotangent.norm()
+        if found.shape != truth.shape or not bool((found - truth).norm() <= tolerance):
             wrong.update(factor.names)
     return wrong

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.head import basis, spectra
-from lapwing.curvature.propagation import CHEAPER, Propagation
+from lapwing.curvature.propagation import CHEAPER, Propagation, keeps_variances
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
@@ -217,6 +217,13 @@ class WeightPosterior(ExactPosterior):
             return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
+
+    @property
+    def numbers_by_choice(self) -> int:
+        """See ``Posterior.numbers_by_choice``; not of large Kronecker products, whose variances are not kept."""
+        if not isinstance(self.curvature.operator, BlockDiagonal):
+            return self.network.size
+        return sum(block.shape[0] for block in self.curvature.operator.blocks if keeps_variances(block))
 
     def _by_draws(self, inputs: Inputs) -> bool:
         """Whether the Jacobian of one example is too large to be made, layer by layer, or takes too long.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final
 
 import torch
@@ -16,6 +16,7 @@ from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import clock
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.strategy import multiplications
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -81,6 +82,7 @@ class FitTask:
         curvature: Which matrix.
         generator: Source of randomness of the curvature.
         structure: The structure that computes it, where the posterior is to know how it was fitted.
+        begun: When the fit began, by ``clock``.
     """
 
     model: Model
@@ -88,6 +90,7 @@ class FitTask:
     curvature: Curvature
     generator: torch.Generator | None
     structure: Structure | None = None
+    begun: float = field(default_factory=clock)
 
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
@@ -158,6 +161,7 @@ class FitTask:
             likelihood=self.model.likelihood,
             noise_fixed=isinstance(self.curvature, EmpiricalFisher),
             partial=partial,
+            fit_seconds=clock() - self.begun,
             fitted_by=None if self.structure is None else StructureFit(self.structure, self.curvature),
         )
 

@@ -31,6 +31,7 @@ from lapwing.jacobian.layers.base import (
     examples_first,
 )
 from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing
+from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
@@ -269,6 +270,23 @@ class OuterProducts(LayerKind):
         moved = self.g.permute(2, 3, 0, 1, 4) @ h
         covariance = moved.permute(0, 3, 4, 1, 2, 5).flatten(3) @ self.g.flatten(2).mT
         return (covariance + covariance.mT) / 2
+
+    def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
+        """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
+        k = self.g.shape[1]
+        g = self.g[:, :, 0]
+        inputs = self.columns[:, 0]
+        by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
+        if self.positions > 1 and by_products:
+            return spectra.covariances(g, inputs)
+        found = list[Tensor]()
+        for place, variances in spectra.pieces():
+            if self.positions > 1:
+                found.append(contracted((g[:, :, place] @ inputs.mT[:, None]).flatten(2), variances.flatten(1)))
+            else:
+                spread = torch.einsum("ni,moi->nmo", inputs.squeeze(-1).square(), variances)
+                found.append(contracted(g[:, :, place].squeeze(-1), spread))
+        return torch.stack(found).sum(0)
 
     def gram(self, other: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """See ``Factor``; at one position with one variance ``v Σ_p ⟨a, a'⟩ ⟨g, g'⟩``, without rows."""
