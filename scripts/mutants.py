@@ -351,19 +351,19 @@ MUTANTS = (
         "predictive/distributions/multilabel.py:MultiLabel.confidence",
         "torch.maximum(self.probs, 1 - self.probs)",
         "self.probs",
-        "predictive/distributions/test_distributions.py",
+        "predictive/distributions/test_base.py",
     ),
     m(
         "predictive/distributions/regression.py:Regression.variance",
         "return self.outputs.variance + self.noise",
         "return self.outputs.variance - self.noise",
-        "predictive/distributions/test_distributions.py",
+        "predictive/distributions/test_base.py",
     ),
     m(
         "predictive/distributions/regression.py:Regression.interval",
         "quantile_of_normal(0.5 * (1 + level))",
         "quantile_of_normal(level)",
-        "predictive/distributions/test_distributions.py",
+        "predictive/distributions/test_base.py",
     ),
     m(
         "moments/outputs.py:Normal.scaled",
@@ -551,7 +551,7 @@ MUTANTS = (
         "gp/kernels/stationary.py:_matern",
         "torch.addcmul(r, r, r, value=LN2 / 3)",
         "torch.addcmul(r, r, r, value=LN2)",
-        "gp/kernels/test_kernels.py",
+        "gp/kernels/test_base.py",
     ),
     m(
         "gp/regression/evidence.py:GroupGradient.of",

@@ -16,6 +16,7 @@ from tests.modules import (
     CrossAttention,
     Encoder,
     Folded,
+    MergedRows,
     Recurrent,
     Reparametrised,
     Tagger,
@@ -208,6 +209,10 @@ def called_twice() -> Case:
     return regression(stir(Twice()), torch.randn(N, 1, 6))
 
 
+def merged_rows() -> Case:
+    return regression(MergedRows(), torch.randn(N, 5, 3))
+
+
 def tied() -> Case:
     tokens = torch.randint(0, 5, (N, 3))
     return Case(Tied(), tokens, torch.randint(0, 5, (N, 3)), Categorical(event_dim=1))
@@ -278,6 +283,7 @@ CASES: dict[str, Callable[[], Case]] = {
         transformer_sequence_first,
         cross_attention,
         called_twice,
+        merged_rows,
         tied,
         bare_parameter,
         branching,

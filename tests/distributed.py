@@ -58,16 +58,17 @@ def near(model: nn.Module, x: Tensor) -> Tensor:
 
 def numbers(part: Part) -> dict[str, Any]:
     """Of a fit by layers, of tuning it, and of refits; ``part`` takes this process's examples of all."""
-    return by_layers(part, torch.float64) | by_refits(part)
+    x, _ = examples()
+    held_out = lw.Validation((part(x.cos()), part(drawn(x.cos(), 2))), link="probit")
+    ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
+    return by_layers(part, torch.float64, ways) | by_refits(part)
 
 
-def by_layers(part: Part, dtype: torch.dtype) -> dict[str, Any]:
+def by_layers(part: Part, dtype: torch.dtype, ways: tuple[Any, ...]) -> dict[str, Any]:
     """Of a fit by layers and of tuning it."""
     x, labels = examples()
-    held_out = lw.Validation((part(x.cos()), part(drawn(x.cos(), 2))), link="probit")
     recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
     fitted = recipe.fit(network(3).to(dtype), (part(x), part(labels)))
-    ways = (lw.EvidenceGradient(), lw.MacKay(), lw.EM(steps=2), lw.Mixup(), held_out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lw.ConvergenceWarning)
         tuned = {type(way).__name__: lw.tune(fitted, way) for way in ways}
@@ -122,7 +123,7 @@ def told(part: Part) -> dict[str, Any]:
     """Numbers of the other structures and ways to tune, of single precision, and of the weights alone."""
     x, labels = examples()
     y = near(network(1), x)
-    found = by_layers(part, torch.float32)
+    found = by_layers(part, torch.float32, (lw.EvidenceGradient(),))
     refits = {"prior": lw.Isotropic(20.0), **REFITS}
     uncertain = lw.hessian_free.weight_uncertainty
     found["refits: weights"] = uncertain(refitted(), (part(x), part(near(refitted(), x))), lw.Gaussian(), **refits).std
@@ -133,9 +134,11 @@ def told(part: Part) -> dict[str, Any]:
         found[name] = (predicted.outputs if name.startswith("values") else predicted.logits).covariance
 
     single = [(inputs.float(), targets) for inputs, targets in classes]
-    for structure in (lw.Full(view="weights"), lw.Diagonal(), lw.LowRank(9), lw.MatrixFree(), lw.Sampled(3), lw.Auto()):
-        recipe = lw.Laplace(lw.Categorical(), structure=structure)
-        for dtype, parts in ((torch.float64, classes), (torch.float32, single)):
+    double = (lw.Full(view="weights"), lw.Diagonal(), lw.LowRank(9), lw.MatrixFree(), lw.Sampled(3), lw.Auto())
+    in_single = (lw.Diagonal(), lw.MatrixFree(), lw.Sampled(3))
+    for structures, dtype, parts in ((double, torch.float64, classes), (in_single, torch.float32, single)):
+        for structure in structures:
+            recipe = lw.Laplace(lw.Categorical(), structure=structure)
             name, fitted = f"{type(structure).__name__} {dtype}", recipe.fit(network(3).to(dtype), parts)
             show(f"classes {name}", fitted)
             if isinstance(fitted, ExactPosterior):

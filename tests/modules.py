@@ -46,6 +46,41 @@ class CrossAttention(nn.Module):
         return self.head(mixed.mean(1)) + weights.sum(1)[:, :2]
 
 
+class RowsOfInputs(nn.Module):
+    """GPT-2's linear map: examples and positions are rows of one matrix, the weight has a row an input.
+
+    Args:
+        inputs: Features that come in.
+        outputs: Features that go out.
+        bias: Whether there is one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+        self.bias = nn.Parameter(torch.randn(outputs)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        product = torch.mm(rows, self.weight) if self.bias is None else torch.addmm(self.bias, rows, self.weight)
+        return product.view(*x.shape[:-1], -1)
+
+
+class MergedRows(nn.Module):
+    """Such maps of features at positions, one of which is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = RowsOfInputs(3, 4)
+        self.inner = RowsOfInputs(4, 4, bias=False)
+        self.last = RowsOfInputs(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.first(x))
+        h = torch.tanh(self.inner(torch.tanh(self.inner(h))))
+        return self.last(h.mean(1))
+
+
 class Twice(nn.Module):
     """One layer called twice, and one convolution at two sizes."""
 

@@ -1,9 +1,9 @@
-"""A few rows of a large table of choices, chosen so that every two choices meet."""
+"""A few rows of a large table of choices, chosen so that every two choices meet, or every choice some other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from itertools import combinations, product
+from collections.abc import Callable, Collection, Hashable, Iterable
+from itertools import combinations, cycle, product
 from typing import Any
 
 
@@ -24,3 +24,19 @@ def pairwise(*axes: Iterable[Hashable], where: Callable[..., bool] = lambda *row
         chosen.append(best)
         missing -= pairs[best]
     return chosen
+
+
+def in_turn(
+    many: Iterable[Hashable], few: Collection[Hashable], whole: Iterable[Hashable] = ()
+) -> list[tuple[Any, Any]]:
+    """Every one of many with one of few, in turn; each of ``whole`` with all of them.
+
+    For what differs little from one pair to the next: a fault in one of many shows with any of few.
+
+    Args:
+        many: Values of the long axis.
+        few: Values of the short one.
+        whole: Those of the long axis that meet all of the short one.
+    """
+    pairs = dict.fromkeys(zip(many, cycle(few), strict=False))
+    return list(pairs | dict.fromkeys(product(whole, few)))

@@ -14,6 +14,7 @@ from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers.convolution import ConvolutionGeometry
 from tests.cases import Case
 from tests.curvature.naive import call, patches
+from tests.modules import RowsOfInputs
 
 
 @dataclass
@@ -36,7 +37,7 @@ def inputs_of(module: nn.Module, x: Tensor) -> Tensor:
     """``[p, i + 1, t]``: what the weight multiplies at each position of one example, and a one for the bias."""
     if isinstance(module, nn.Embedding):
         a = torch.nn.functional.one_hot(x.flatten(), module.num_embeddings).double().mT.unsqueeze(0)
-    elif isinstance(module, nn.Linear):
+    elif isinstance(module, nn.Linear | RowsOfInputs):
         a = x.reshape(-1, x.shape[-1]).mT.unsqueeze(0)
     elif isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
         a = transposed_patches(x, module)
@@ -77,7 +78,7 @@ def transposed_patches(x: Tensor, module: Transposed) -> Tensor:
 
 def gradients_of(module: nn.Module, g: Tensor) -> Tensor:
     """``[p, o, t]``: gradients at each position of one example."""
-    if isinstance(module, nn.Linear | nn.Embedding):
+    if isinstance(module, nn.Linear | RowsOfInputs | nn.Embedding):
         return g.reshape(-1, g.shape[-1]).mT.unsqueeze(0)
     return g[0].flatten(1).unflatten(0, (module.groups, -1))
 
@@ -87,7 +88,7 @@ def kfac(case: Case, batches: list[tuple[object, Tensor]], sharing: Literal["exp
     modules = {
         name: module
         for name, module in case.model.named_modules()
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | Transposed | nn.Embedding)
+        if isinstance(module, nn.Linear | RowsOfInputs | nn.Conv1d | nn.Conv2d | nn.Conv3d | Transposed | nn.Embedding)
     }
     found = {name: Factors(torch.zeros(()), torch.zeros(())) for name in modules}
     handles = [

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, DataWarning
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, refused
 
 X, Y = normal(20, 3), labels(20, classes=3)
@@ -45,24 +46,23 @@ class Augmented(Dataset):
         return X[index] + 0.1 * torch.randn(3, dtype=torch.float64), Y[index]
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(
-    "data",
-    [
-        DataLoader(PAIRS, batch_size=6),
-        DataLoader(PAIRS, batch_size=6, shuffle=True),
-        DataLoader(PAIRS, batch_size=5, drop_last=True),
-        [(X, Y)],
-        (X, Y),
-        Reading(lambda _: [(X, Y)]),
-        Reading(lambda n: [(X[:n], Y[:n]), (X[n:], Y[n:])]),
-    ],
-    ids=["loader", "shuffled", "nothing to drop", "list", "pair", "iterable", "batches of other sizes"],
-)
-def test_good_data_pass_in_silence(data: Any, structure: str) -> None:
+GOOD: dict[str, Any] = {
+    "loader": DataLoader(PAIRS, batch_size=6),
+    "shuffled": DataLoader(PAIRS, batch_size=6, shuffle=True),
+    "nothing to drop": DataLoader(PAIRS, batch_size=5, drop_last=True),
+    "list": [(X, Y)],
+    "pair": (X, Y),
+    "iterable": Reading(lambda _: [(X, Y)]),
+    "batches of other sizes": Reading(lambda n: [(X[:n], Y[:n]), (X[n:], Y[n:])]),
+}
+
+
+@pytest.mark.parametrize(("data", "structure"), in_turn(GOOD, STRUCTURES, whole=("shuffled", "batches of other sizes")))
+def test_good_data_pass_in_silence(data: str, structure: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit(data, structure)
+        posterior = fit(GOOD[data], structure)
+    assert posterior.totals.observations == len(X)
 
 
 def test_the_second_reading_stops_where_the_order_is_fixed() -> None:

@@ -44,6 +44,7 @@ CASES = [
     "group_norm",
     "batch_norm",
     "called_twice",
+    "merged_rows",
     "tagger",
     "tied",
     "unet",

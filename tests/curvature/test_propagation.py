@@ -14,16 +14,18 @@ from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN
-from lapwing.curvature.propagation import Propagation
+from lapwing.curvature.propagation import LARGE, Propagation
 from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.curvature.tangent_kernel import joint as joint_of
 from lapwing.ground.data.inputs import take
 from lapwing.jacobian.layers import base, linear
+from lapwing.jacobian.layers.shifted_spectra import SPACING
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
+from tests.pairwise import in_turn
 
 STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -33,13 +35,13 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 }
 
 
-def carried(case: Known, structure: str) -> Propagation:
+def carried(case: Known, structure: str, large: int = LARGE) -> Propagation:
     total = STRUCTURES[structure](case.network)
     sweep(case.model, GGN(), total)
     held = total.result()
     operators = (held.operator.shifted(0.5), held.operator.scaled(2.0).shifted(3.0))
     precisions = tuple(BlockedCurvature(operator, held.partition) for operator in operators)
-    return Propagation(case.model, precisions)
+    return Propagation(case.model, precisions, large)
 
 
 def expected(case: Known, given: Propagation, number: int = 0) -> Tensor:
@@ -56,8 +58,23 @@ def blocks(case: Known, joint: Tensor) -> Tensor:
     return own.view(*case.outputs.shape, c)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", ["kfac", "kfac-separate"])
 @pytest.mark.parametrize("name", CASES)
+def test_of_large_layers_each_prior_as_alone(name: str, structure: str) -> None:
+    """Where no layer is small: without the variances of weights, by nodes where positions are few."""
+    case = known(name)
+    mean, found = carried(case, structure, large=1).moments(case.case.inputs)
+    known_mean, alone = carried(case, structure).moments(case.case.inputs)
+    assert torch.equal(mean, known_mean)
+    for ours, theirs in zip(found, alone, strict=True):
+        scale = float(theirs.diagonal(dim1=-2, dim2=-1).amax())
+        torch.testing.assert_close(ours, theirs, rtol=SPACING**2 / 8, atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    [*in_turn(CASES, ("diagonal", "dense")), *in_turn(CASES, ("kfac", "kfac-separate"), whole=("mlp", "tagger"))],
+)
 def test_moments_of_each_position_and_of_all_together(name: str, structure: str) -> None:
     case = known(name)
     given = carried(case, structure)

@@ -26,6 +26,7 @@ from lapwing.likelihoods import Categorical, Gaussian
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
+from tests.pairwise import in_turn
 
 STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
     "diagonal": DiagonalSum,
@@ -43,8 +44,7 @@ def swept(case: Known, structure: str, **changes: object) -> tuple[BlockedCurvat
     return total.result(), totals
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "structure"), in_turn(CASES, STRUCTURES, whole=("lenet", "tagger", "folded")))
 def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = known(name)
     with unchanged(case.case.model):

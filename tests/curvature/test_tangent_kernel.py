@@ -23,6 +23,7 @@ from tests.cases import CASES
 from tests.curvature import naive
 from tests.curvature.naive import Known, known, surveyed
 from tests.curvature.unchanged import unchanged
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, normal, problem
 
 
@@ -58,8 +59,7 @@ def test_rows_of_one_chunk_know_how_many_they_are() -> None:
     assert one.gram(rows, few, variance).shape == (4 * 3 * 2, 8)
 
 
-@pytest.mark.parametrize("prior", ["one", "layerwise", "each"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "prior"), in_turn(CASES, ("one", "layerwise", "each"), whole=("lenet", "tagger")))
 def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: str) -> None:
     case, variance = known(name), variances(known(name))[prior]
     cotangents = training_cotangents(case)

@@ -181,6 +181,18 @@ class TestForecast:
             "predictions: about 49 s more, for 7 of 9 inputs. weights=LastLayer() takes one pass"
         ]
 
+    def test_is_logged_by_the_outermost_that_can_tell(self, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO)
+        with working("tune"), Bar("examples", 40, unit="examples") as whole:
+            for _ in range(4):
+                with Bar("parts of one", 30, unit="parts") as parts:
+                    for _ in range(30):
+                        clock.passes(1.0)
+                        parts.update()
+                whole.update()
+        lines = [message.split(":")[0] for message in caplog.messages]
+        assert lines == ["parts of one", "parts of one", "examples"]
+
     def test_is_none_where_work_ends_when_it_has_converged(self, clock: Clock, terminal: Terminal) -> None:
         with Bar("conjugate gradients", most=1000, progress=True) as bar:
             for _ in range(40):

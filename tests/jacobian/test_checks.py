@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import DataError, ShapeError, UnsupportedError
+from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.modules import Upcast
@@ -27,7 +28,7 @@ class Function(nn.Module):
         return self.function(self.layer(x))  # type: ignore[operator]
 
 
-def survey_of(model: nn.Module, inputs: Inputs) -> object:
+def survey_of(model: nn.Module, inputs: Inputs) -> Survey:
     return find_layers(Network.of(model), inputs)
 
 
@@ -84,7 +85,8 @@ def test_outputs_that_are_not_finite_are_not_called_random(value: float) -> None
 
 def test_large_and_constant_outputs_are_not_called_random() -> None:
     for scale in (0.0, 1e-20, 1e20):
-        survey_of(Function(lambda x, scale=scale: x * scale), torch.randn(8, 2))
+        survey = survey_of(Function(lambda x, scale=scale: x * scale), torch.randn(8, 2))
+        assert survey.output == (2,)
 
 
 def test_padding_masks_of_a_transformer_are_no_randomness() -> None:

@@ -25,6 +25,7 @@ KINDS = {
     "layer_norm": "Linear Norm Norm Linear",
     "transformer_batch_first": "Embedding Linear Linear Norm Linear Linear Norm Linear",
     "called_twice": "Convolution Linear Norm Linear",
+    "merged_rows": "MatrixProduct MatrixProduct MatrixProduct",
     "frozen_backbone": "Linear Linear",
     "tagger": "Embedding Linear Linear",
 }
@@ -63,6 +64,24 @@ def test_what_no_rule_explains_is_left_to_automatic_differentiation(
         survey = find_layers(case.network, case.case.inputs)
     assert set(survey.without_factors) == WITHOUT_FACTORS[name]
     assert all(name in caplog.text for name in survey.without_factors)
+
+
+def test_parameters_of_fewer_axes_than_a_layer_has_are_left_to_automatic_differentiation() -> None:
+    """``F.linear`` takes a weight without outputs, and a bias that is repeated."""
+
+    class Broadcast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.vector = nn.Parameter(torch.randn(3))
+            self.matrix = nn.Parameter(torch.randn(5, 7))
+            self.bias = nn.Parameter(torch.randn(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(F.linear(x, self.vector), self.matrix.mT, self.bias)
+
+    network = Network.of(Broadcast())
+    survey = find_layers(network, (torch.randn(4, 5, 3),))
+    assert set(survey.without_factors) == {"vector", "matrix", "bias"}
 
 
 @pytest.mark.parametrize("examples", [1, 2, 3, 5])

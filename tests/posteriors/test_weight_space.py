@@ -8,9 +8,10 @@ from torch import nn
 from torch.func import functional_call
 
 import lapwing as lw
-from lapwing.ground.errors import NumericalError
+from lapwing.ground.errors import NumericalError, TooLargeError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.moments import FactorMoments, Moments
 from lapwing.posteriors import WeightPosterior, weight_space
 from lapwing.posteriors.weight_space import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, mlp, normal, problem, refused, seeded
@@ -178,6 +179,22 @@ def test_a_product_of_factors_is_off_by_at_most_its_slack() -> None:
     assert less == pytest.approx(float(torch.linalg.eigvalsh(sizes[1] - sizes[0]).max()))
     assert more == pytest.approx(0.5 * 2.5 + 0.25 * 3.75 + 0.5 * 0.25)
     assert float(torch.linalg.eigvalsh(held - sizes[0]).max()) <= more
+
+
+def test_outputs_that_take_too_long_to_be_pulled_back_are_known_by_draws(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where there are more outputs than draws, and their backward passes would take more than they may."""
+    case, posterior = fit("categorical", "kfac")
+    monkeypatch.setattr(weight_space, "PULLED", 0.0)
+    assert isinstance(posterior.outputs(case.new), Moments) and not caplog.text
+    monkeypatch.setattr(weight_space, "DRAWS", 2)
+    found = posterior.outputs(case.new)
+    assert isinstance(found, FactorMoments) and found.factor.shape[-1] == 2
+    assert "those of 2 draws, with a relative standard error of 1 of a variance" in caplog.text
+    monkeypatch.setattr(weight_space, "MOVED", 8)
+    with pytest.raises(TooLargeError, match="fewer inputs at a time"):
+        posterior.outputs(case.new)
 
 
 @pytest.mark.parametrize("structure", ["kfac", "full-weights"])

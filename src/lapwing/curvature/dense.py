@@ -30,6 +30,8 @@ class DenseSum:
     """
 
     at_once = COLUMNS
+    by_factors = False
+    """Whether the Jacobian of a layer with several positions is not written down."""
     """Cotangents it takes at once: one, where more would share no work."""
 
     def __init__(self, network: Network, precision: Precision = DOUBLE) -> None:

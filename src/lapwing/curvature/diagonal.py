@@ -26,6 +26,8 @@ class DiagonalSum:
 
     floats = 0
     at_once = COLUMNS
+    by_factors = False
+    """Whether the Jacobian of a layer with several positions is not written down."""
 
     def __init__(self, network: Network) -> None:
         self._network = network

@@ -99,6 +99,8 @@ class Fold:
         self._graph = graph
         self._with_score = score and model.likelihood.noise is not None
         self.parts: list[Fingerprint] = []
+        self.batch = 0
+        """Examples of the largest batch so far."""
         self._counted = self._misfit = 0.0
         self._score: Tensor | None = None
 
@@ -106,6 +108,7 @@ class Fold:
         likelihood = self._model.likelihood
         for batch in self._model.data:
             check_inputs(batch.inputs)
+            self.batch = max(self.batch, len(batch))
             for place, inputs in chunks(batch.inputs, self._size):
                 forward = self._model.forward(inputs)
                 f = forward.outputs if self._graph else self._model.outputs(inputs)

@@ -52,6 +52,8 @@ class KroneckerSum:
 
     floats = 0
     at_once = 1
+    by_factors = True
+    """Whether the Jacobian of a layer with several positions is not written down."""
 
     def __init__(
         self,
@@ -88,8 +90,8 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                rows = self._precision.operand(part.rows().flatten(0, 1))
-                self._exact.setdefault(part.names, self._sum(None)).add(RowMoment(rows, EXACT))
+                moment = RowMoment(part.rows().flatten(0, 1), EXACT, precision=self._precision)
+                self._exact.setdefault(part.names, self._sum(None)).add(moment)
                 continue
             self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
             if not again:

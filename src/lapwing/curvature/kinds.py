@@ -60,11 +60,17 @@ class GGN(Curvature):
     It equals the Fisher information for the exponential families here (Immer et al. 2021, equation 4; Kunstner et al.
     2019).
 
+    Args:
+        exact: Whether every column is pulled back whatever that takes. Else ``KFAC``, ``Diagonal`` and ``Auto`` take
+            draws in their place where outputs are many, which they log: see ``SampledGGN`` and ``MCFisher``.
+
     Example:
         >>> from lapwing.likelihoods import Gaussian
         >>> [block.shape for block in GGN().cotangents(Gaussian(), torch.zeros(5, 2), torch.zeros(5, 2))]
         [torch.Size([2, 5, 2])]
     """
+
+    exact: bool = False
 
     def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """Columns of S, one event position after another."""

@@ -7,9 +7,9 @@ layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from typing import TypeVar, final
 
 import torch
@@ -23,14 +23,19 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.forward_pass import Pass, Workspace
 from lapwing.jacobian.layers.base import Explicit, Factor, jacobian_rows, row_products
 from lapwing.jacobian.layers.linear import OuterProducts
+from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import at_places, identity_cotangents
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, LowRank, Structured
+from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound=Factor)
 
 BUDGET = 2**25
 """Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""
+
+LARGE = 2**17
+"""Weights of a layer from which its covariances under several priors are made without their variances."""
 
 CHEAPER = "A posterior of weights=LastLayer() or structure=Sampled(16) predicts in a few passes"
 """What to try where outputs are many, each pulled back by itself."""
@@ -47,10 +52,13 @@ class Propagation:
     Args:
         model: The network and its likelihood.
         precisions: Posterior precisions Λ, one or several.
+        large: Weights of a layer from which its covariances under several priors are made without their variances,
+            with an error of ``ShiftedSpectra``.
     """
 
     model: Model
     precisions: tuple[BlockedCurvature, ...]
+    large: int = LARGE
 
     def moments(
         self, inputs: Inputs, places: Int[Tensor, " p"] | None = None
@@ -97,7 +105,7 @@ class Propagation:
         alone = head.by_position(places)
         c = head.g.shape[3]
         itemsize = self.precisions[0].operator.dtype.itemsize
-        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + self.extra)))
+        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + max(0, self.extra))))
         one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
@@ -115,7 +123,7 @@ class Propagation:
         operators = [held.operator for held in self.precisions]
         first = operators[0]
         if len(operators) > 1 and isinstance(first, Dense):
-            return list(LayerPrecision.of(tuple(operators), rows).covariances(Explicit(None, None, rows)))
+            return list(LayerPrecision(tuple(operators), rows).covariances(Explicit(None, None, rows)))
         if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
             return list(low_rank(rows, first, multiples))
         roots = [whitened_rows(rows, operator) for operator in operators]
@@ -149,7 +157,8 @@ class Propagation:
         like = self._precise(Explicit(None, None, network.like.new_empty(0, 0, 0))).g
         if isinstance(self.precisions[0].operator, BlockDiagonal):
             columns = [dict(zip(held.partition, blocks_of(held), strict=True)) for held in self.precisions]
-            return {names: LayerPrecision.of(tuple(each[names] for each in columns), like) for names in columns[0]}
+            blocks_by_layer = {names: tuple(each[names] for each in columns) for names in columns[0]}
+            return {names: LayerPrecision(blocks, like, self.large) for names, blocks in blocks_by_layer.items()}
         diagonals = [network.spread(held.operator.diagonal(), float("inf")) for held in self.precisions]
         found: dict[tuple[str, ...], LayerPrecision] = {}
         survey = self.model.survey
@@ -157,7 +166,7 @@ class Propagation:
         owners += [(name,) for name in survey.without_factors]
         for names in owners:
             blocks = tuple(Diagonal(network.part(names, diagonal)) for diagonal in diagonals)
-            found[names] = LayerPrecision.of(blocks, like)
+            found[names] = LayerPrecision(blocks, like)
         return found
 
     def factors(self, part: Pass, cotangents: Float[Tensor, "k n ..."], room: Workspace | None = None) -> list[Factor]:
@@ -183,8 +192,11 @@ class Propagation:
 
     @property
     def extra(self) -> int:
-        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened."""
-        return 0 if self.by_layers else 2 * self.model.network.layout.size
+        """Numbers a cotangent takes beside the factors: without layers its row, and that whitened.
+
+        By layers fewer than elsewhere: what is written down is that of a few examples at a time.
+        """
+        return -self.model.survey.written if self.by_layers else 2 * self.model.network.layout.size
 
 
 @final
@@ -194,22 +206,33 @@ class LayerPrecision:
 
     Args:
         blocks: The blocks.
-        variances: Of the weights in the eigenbasis of each block, in the order of its eigenvectors.
+        like: Of the type of what is computed.
+        large: As for ``Propagation``.
     """
 
     blocks: tuple[Structured, ...]
-    variances: Float[Tensor, "m w"]
+    like: Tensor
+    large: int = LARGE
 
-    @classmethod
-    def of(cls, blocks: tuple[Structured, ...], like: Tensor) -> LayerPrecision:
-        """The blocks with their variances, of the type of some tensor."""
-        return cls(blocks, torch.stack([(1.0 / block.basis_eigenvalues).to(like) for block in blocks]))
+    @cached_property
+    def variances(self) -> Float[Tensor, "m w"]:
+        """Of the weights in the eigenbasis of each block, in the order of its eigenvectors."""
+        return torch.stack([(1.0 / block.basis_eigenvalues).to(self.like) for block in self.blocks])
+
+    @cached_property
+    def spectra(self) -> ShiftedSpectra | None:
+        """The eigenvalues of a large Kronecker product under several priors; ``None`` of other blocks."""
+        if len(self.blocks) == 1 or self.blocks[0].shape[0] < self.large:
+            return None
+        return shifted_spectra(self.blocks, self.like)
 
     def covariances(self, factor: Factor) -> Float[Tensor, "m n k k"]:
         """``J Λ⁻¹ Jᵀ`` of the layer, for each precision."""
         first = self.blocks[0]
+        if self.spectra is not None:
+            return self._rotated(factor).covariances_under(self.spectra)
         if all(same_basis(block, first) for block in self.blocks):
-            return rotated_by(first, factor).covariances(self._in_order(factor))
+            return self._rotated(factor).covariances(self._in_order(factor))
         each: list[Tensor] = []
         for block, variance in zip(self.blocks, self.variances, strict=True):
             each.append(rotated_by(block, factor).covariance(variance))
@@ -218,7 +241,20 @@ class LayerPrecision:
     def between(self, left: Factor, right: Factor) -> Float[Tensor, "m m2"]:
         """``J Λ⁻¹ Jᵀ`` of the layer between two chunks, for the first precision."""
         variance = self._in_order(left)[0]
-        return row_products(*left.narrowed(right, variance), rotate=partial(rotated_by, self.blocks[0]))
+        return row_products(*left.narrowed(right, variance), rotate=self._rotated)
+
+    def _rotated(self, factor: Factor) -> Factor:
+        """The factor in the eigenbasis of the first block."""
+        if isinstance(self.blocks[0], Kronecker):
+            return factor.rotated(*self._bases)
+        return rotated_by(self.blocks[0], factor)
+
+    @cached_property
+    def _bases(self) -> tuple[Eigenbasis, Eigenbasis]:
+        """Those of the Kronecker product that the first block is, in the type of what is computed: cast once."""
+        assert isinstance(self.blocks[0], Kronecker)
+        left, right = self.blocks[0].bases
+        return cast_to(left, self.like), cast_to(right, self.like)
 
     def _in_order(self, factor: Factor) -> Float[Tensor, "m w"]:
         """The variances in the order of the columns of the rotated factor."""
@@ -227,11 +263,33 @@ class LayerPrecision:
 
 def rotated_by(block: Structured, factor: Factor) -> Factor:
     """A layer's Jacobian in the eigenbasis of its precision block, where the covariance of its weights is diagonal."""
-    if isinstance(block, Kronecker):
-        return factor.rotated(*block.bases)
     if isinstance(block, Dense):
         return Explicit(factor.weight, factor.bias, block.eigenbasis.into(factor.rows().mT).mT)
     return factor
+
+
+def cast_to(basis: Eigenbasis, like: Tensor) -> Eigenbasis:
+    """A basis whose vectors have the type of some tensor."""
+    return replace(basis, vectors=basis.vectors.to(like))
+
+
+def keeps_variances(block: Structured) -> bool:
+    """Whether a block's variances under each of several priors are kept while examples are looked at."""
+    return not (isinstance(block, Kronecker) and block.array_shape[0] == 1 and block.shape[0] >= 4 * LARGE)
+
+
+def shifted_spectra(blocks: Sequence[Structured], like: Tensor) -> ShiftedSpectra | None:
+    """The eigenvalues of copies of one Kronecker product without groups; ``None`` of other blocks."""
+    copies = [block for block in blocks if isinstance(block, Kronecker)]
+    if len(copies) < len(blocks) or copies[0].array_shape[0] > 1:
+        return None
+    left, right = copies[0].bases
+    if not all(copy.bases == (left, right) for copy in copies):
+        return None
+    left_values = left.basis_eigenvalues.flatten()
+    scales = left_values.new_tensor([float(copy.scale) for copy in copies])
+    shifts = left_values.new_tensor([float(copy.shift) for copy in copies])
+    return ShiftedSpectra(left_values, right.basis_eigenvalues.flatten(), scales, shifts, like)
 
 
 def same_basis(block: Structured, other: Structured) -> bool:

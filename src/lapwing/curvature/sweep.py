@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import length_hint
 from typing import TypeAlias
 
 from torch import Generator, Tensor
@@ -44,18 +45,37 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
     likelihood = model.likelihood
     closed = model.survey.head and isinstance(curvature, GGN)
     size = rows_at_once(model) if model.survey.without_factors else total.at_once
-    data = Fold(model, chunk_size(model, curvature, total.floats))
-    for forward, f, y in data:
-        if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
-            total.add_outputs(forward.head, partial(entries, likelihood, f, y))
-            continue
-        with Bar("cotangents", curvature.number(model.width), unit="cotangents") as bar:
+    unwritten = model.survey.written if total.by_factors else 0
+    data = Fold(model, chunk_size(model, curvature, total.floats - unwritten, size))
+    each = curvature.number(model.width)
+    with Bar("cotangents", unit="cotangents of examples") as bar:
+        for forward, f, y in data:
+            if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
+                total.add_outputs(forward.head, partial(entries, likelihood, f, y))
+                continue
+            bar.total = total_of(model, data, each)
+            done = 0
             for block in curvature.cotangents(likelihood, f, y, generator=generator):
                 for cotangents in block.split(size):
-                    total.add(forward.factors(cotangents), again=bar.done > 0)
-                    bar.update(len(cotangents))
+                    total.add(forward.factors(cotangents), again=done > 0)
+                    done += len(cotangents)
+                    bar.update(len(f) * len(cotangents))
+            each = done
     total.share(model.data)
     return data.totals()
+
+
+def total_of(model: Model, data: Fold, each: int) -> int | None:
+    """Cotangents of all examples, so many of each; ``None`` where nobody says how many examples there are.
+
+    Args:
+        model: The network and its data.
+        data: The pass over them, with its first chunk read.
+        each: Cotangents of an example.
+    """
+    if not length_hint(model.data.source):
+        return None
+    return each * max(model.data.about(data.batch), sum(part.examples for part in data.parts))
 
 
 def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:
@@ -75,10 +95,17 @@ def rows_at_once(model: Model, max_bytes: int = ROWS) -> int:
     return max(1, min(COLUMNS, max_bytes // max(row, 1)))
 
 
-def chunk_size(model: Model, curvature: Curvature, floats: int = 0) -> int:
-    """Examples to a chunk so that their factors stay within ``BUDGET``."""
+def chunk_size(model: Model, curvature: Curvature, floats: int = 0, at_once: int = COLUMNS) -> int:
+    """Examples to a chunk so that their factors stay within ``BUDGET``.
+
+    Args:
+        model: The network and its likelihood.
+        curvature: Which matrix.
+        floats: Numbers that a cotangent takes beside its factors.
+        at_once: Cotangents whose factors are there at a time, at most.
+    """
     outputs = model.event[-1]
     if model.survey.head and isinstance(curvature, GGN):
         return model.chunk(1, BUDGET, floats, 2 * model.width)
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
-    return model.chunk(curvature.width(outputs), BUDGET, floats, roots)
+    return model.chunk(min(at_once, curvature.width(outputs)), BUDGET, floats, roots)

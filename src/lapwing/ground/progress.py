@@ -113,6 +113,10 @@ class Display:
             if asked and self.visible and len(self.bars) == 1:
                 bar.draw()
 
+    def around(self, bar: Bar) -> list[Bar]:
+        """The bars of the work of which that of a bar is a part."""
+        return self.bars[: self.bars.index(bar)] if bar in self.bars else []
+
     def end(self, bar: Bar) -> None:
         """A bar is done with."""
         with self.lock:
@@ -287,7 +291,9 @@ class Bar:
         return f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} {self.unit} [{taken}{rest}{{postfix}}]"
 
     def _tell(self) -> None:
-        """Log what the rest will take, once enough was measured to know, if it is much."""
+        """Log what the rest will take, once enough was measured to know, if it is much and no work around it tells."""
+        if self._display is not None and any(bar.remaining is not None for bar in self._display.around(self)):
+            return
         units = self._most if self.total is None else self.total
         rest = None if units is None else self._seconds_to(units)
         if self._told or rest is None or self._first is None or self._last - self._first[1] < MEASURED:

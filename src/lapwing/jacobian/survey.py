@@ -163,18 +163,14 @@ def _survey(network: Network, layers: tuple[Layer, ...], forward: Pass) -> Surve
     known = {name for layer in layers for name in layer.names}
     others = tuple(name for name in network.names if name not in known)
     calls = [call for call in forward.calls if any(layer.owns(call) for layer in layers)]
-    return Survey(layers, others, forward.returned.shape[1:], _floats(network, calls, others))
-
-
-def _floats(network: Network, calls: list[Call], others: tuple[str, ...]) -> tuple[int, int]:
-    """Numbers one of three examples occupies: a cotangent's gradients and Jacobian, and the activations and inputs."""
     examples = 3
     sizes = [call.kind.sizes(call, examples, _entries(network, call.weight)) for call in calls]
     outputs = sum(each.outputs for each in sizes)
     inputs = max((each.inputs for each in sizes), default=0)
     matrix = max((each.matrix for each in sizes), default=0)
     rows = sum(network.params[name].numel() for name in others)
-    return outputs + 2 * matrix + rows, 3 * outputs + 2 * inputs
+    floats = (outputs + 2 * matrix + rows, 3 * outputs + 2 * inputs)
+    return Survey(layers, others, forward.returned.shape[1:], floats, matrix=matrix)
 
 
 def _entries(network: Network, name: str | None) -> int:
@@ -202,7 +198,8 @@ def _disagreeing(forward: Pass, again: Tensor) -> set[str]:
     wrong: set[str] = set()
     for factor in factors:
         truth = torch.cat([expected[name].flatten() for name in factor.names])
-        error = (factor.taken(slice(1, 2)).rows()[0, 0] - truth).norm()
-        if not bool(error <= 1e-3 * truth.norm() + 1e-6 * cotangent.norm()):
+        found = factor.taken(slice(1, 2)).rows()[0, 0]
+        tolerance = 1e-3 * truth.norm() + 1e-6 * cotangent.norm()
+        if found.shape != truth.shape or not bool((found - truth).norm() <= tolerance):
             wrong.update(factor.names)
     return wrong

@@ -65,7 +65,7 @@ def check_survey(survey: Survey, network: Network, likelihood: Likelihood) -> No
         raise DataError(f"layers of kinds {', '.join(KINDS)}", f"{[layer.kind for layer in survey.layers]}", REPAIR)
     if not all(0 <= layer.axis < AXES for layer in survey.layers):
         raise DataError("an axis of the examples in every layer", f"{[layer.axis for layer in survey.layers]}", REPAIR)
-    if min((*survey.output, *survey.floats), default=0) < 0 or math.prod(survey.output) > OUTPUTS:
+    if min((*survey.output, *survey.floats, survey.matrix), default=0) < 0 or math.prod(survey.output) > OUTPUTS:
         raise DataError("sizes of outputs and activations", f"{list(survey.output)}, {survey.floats}", REPAIR)
     if len(survey.output) != likelihood.event_dim + 1:
         raise DataError(

@@ -20,6 +20,8 @@ class Step:
         effective_dimension: Directions the data determined at these values; ``None`` where it was not measured.
         validation_nll: Negative log predictive density of a held-out example, or of a mixture of training inputs,
             nats, where that was measured.
+        validation_error: Standard error of that over the examples, where it was measured.
+        validation_examples: Held-out examples, or mixtures, by which it was measured.
         effective_dimension_error: Standard error of the effective dimension, where it came from draws.
         mode_norms: ``|w*_g|²`` of each group at the mode of the tangent model, every weight times its precision
             relative to the group's, where the evidence was taken there.
@@ -41,3 +43,5 @@ class Step:
     bound: float | None = None
     link: Link | None = None
     temperature: float | None = None
+    validation_error: float | None = None
+    validation_examples: int | None = None

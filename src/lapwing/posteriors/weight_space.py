@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
@@ -14,16 +14,17 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.head import basis, spectra
-from lapwing.curvature.propagation import CHEAPER, Propagation
+from lapwing.curvature.propagation import CHEAPER, Propagation, keeps_variances
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
-from lapwing.ground.data.inputs import Inputs, InputsLike
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
+from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
+from lapwing.jacobian.products.strategy import multiplications
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
@@ -42,11 +43,17 @@ logger = logging.getLogger(__name__)
 JACOBIAN = 2**31
 """Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
 
+PULLED = 1.2e12
+"""Multiplications that exact covariances of the outputs of one example may take: about a minute of a core."""
+
 DRAWS = 64
-"""Draws of the weights that outputs are known by where it would take more."""
+"""Draws of the weights that outputs are known by where it would take more of either."""
 
 BLOCK = 2**28
-"""Bytes that draws made at a time may take (256 MiB)."""
+"""Bytes that draws made at a time may take, and what they do to outputs (256 MiB)."""
+
+MOVED = 2**33
+"""Bytes that draws of all outputs of one call may take (8 GiB)."""
 
 COPIES = 4
 """Float64 copies of a draw that are made on the way."""
@@ -211,46 +218,89 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self.leaves_out_correlations:
             outputs = wide_moments(propagation, inputs, places)
             return outputs if self.wide else [each.written for each in outputs]
-        if self._by_draws:
+        if self._by_draws(inputs):
             return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
     @property
-    def _by_draws(self) -> bool:
-        """Whether the Jacobian of one example is too large to be made, layer by layer as it would be."""
+    def numbers_by_choice(self) -> int:
+        """See ``Posterior.numbers_by_choice``; not of large Kronecker products, whose variances are not kept."""
+        if not isinstance(self.curvature.operator, BlockDiagonal):
+            return self.network.size
+        return sum(block.shape[0] for block in self.curvature.operator.blocks if keeps_variances(block))
+
+    def _by_draws(self, inputs: Inputs) -> bool:
+        """Whether the Jacobian of one example is too large to be made, layer by layer, or takes too long.
+
+        Cost:
+            A forward pass of one example, where it has more outputs than there would be draws.
+        """
         if self.survey.head:
             return False
-        return self.survey.bytes(self.model.event[-1], self.network.like.itemsize) > JACOBIAN
+        if self.survey.bytes(self.model.event[-1], self.network.like.itemsize) > JACOBIAN:
+            return True
+        return self.model.width > DRAWS and self._pulled(inputs) > PULLED
 
-    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> FactorMoments:
+    def _pulled(self, inputs: Inputs) -> float:
+        """Multiplications that exact covariances of one example take: a backward pass an output, and as many again."""
+        return 2.0 * self.model.width * multiplications(self.network, inputs)
+
+    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> Moments | FactorMoments:
         """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
 
         Args:
             inputs: n examples.
             places: As for ``Propagation.moments``.
 
+        Returns:
+            ``F Fᵀ`` at each position; of more outputs than draws F itself.
+
+        Raises:
+            TooLargeError: If that is of more bytes than ``MOVED``.
+
         Cost:
             About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
         """
         outputs = self.model.event[-1]
-        needed = self.survey.bytes(outputs, self.network.like.itemsize) >> 20
-        words = (
-            "the Jacobian of one example, %d outputs, would take %s MiB: covariances are those of %d draws, with a "
-            "relative standard error of %.2g of a variance. weights=LastLayer() has them exactly"
+        written = outputs <= DRAWS
+        itemsize = self.network.like.itemsize
+        needed = count(inputs) * self.model.width * min(outputs, DRAWS) * itemsize
+        got = f"{count(inputs)} examples of {self.model.width:,} outputs, which need"
+        check_bytes("covariances by draws", needed, MOVED, got, "fewer inputs at a time, or weights=LastLayer()")
+        logger.warning(
+            "exact covariances of %d outputs an example would take %.2g multiplications and %s MiB for each: they are "
+            "those of %d draws, with a relative standard error of %.2g of a variance. weights=LastLayer() has them "
+            "exactly",
+            self.model.width,
+            self._pulled(inputs),
+            f"{self.survey.bytes(outputs, itemsize) >> 20:,}",
+            DRAWS,
+            (2 / DRAWS) ** 0.5,
         )
-        logger.warning(words, outputs, f"{needed:,}", DRAWS, (2 / DRAWS) ** 0.5)
-        generator = torch.Generator().manual_seed(0)
-        together = max(1, BLOCK // (COPIES * 8 * self.network.size))
-        mean = self.network.like
-        columns = list[Tensor]()
-        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
-            for first in range(0, DRAWS, together):
-                deviations = self._deviations(min(together, DRAWS - first), generator)
-                mean, moved = self.pushed(inputs, deviations)
-                columns += [at_places(column, places) for column in moved.unbind(-1)]
-                bar.update(moved.shape[-1])
-        return FactorMoments(at_places(mean, places), torch.stack(columns, -1) / DRAWS**0.5)
+        examples = max(1, BLOCK // (self.model.width * self._together * itemsize))
+        pieces = list(chunks(inputs, examples))
+        means = [self.network.like] * len(pieces)
+        found: list[list[Tensor]] = [[] for _ in pieces]
+        total = DRAWS * count(inputs)
+        with Bar("draws of outputs", total, unit="draws of an example", cheaper=CHEAPER) as bar:
+            for deviations in self._blocks_of_draws():
+                for number, (_, part) in enumerate(pieces):
+                    mean, moved = self.pushed(part, deviations)
+                    means[number] = at_places(mean, places)
+                    columns = torch.stack([at_places(column, places) for column in moved.unbind(-1)], -1)
+                    own = found[number]
+                    if not written:
+                        own.append(columns)
+                    elif own:
+                        own[0] += columns @ columns.mT
+                    else:
+                        own.append(columns @ columns.mT)
+                    bar.update(count(part) * moved.shape[-1])
+        mean = torch.cat(means)
+        if written:
+            return Moments(mean, torch.cat([covariance for (covariance,) in found]) / DRAWS)
+        return FactorMoments(mean, torch.cat([torch.cat(own, -1) for own in found]) / DRAWS**0.5)
 
     @property
     def separate_places(self) -> bool:
@@ -271,13 +321,34 @@ class WeightPosterior(ExactPosterior):
         if len(set(self.curvature.partition)) < len(self.curvature.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
-        if self._by_draws:
-            drawn = self._moments_by_draws(inputs)
-            rows = drawn.factor.flatten(0, -2)
-            covariance = (rows @ rows.mT).view(*drawn.mean.shape, *drawn.mean.shape)
-            return JointMoments(drawn.mean, covariance, drawn.factor)
+        if self._by_draws(inputs):
+            return self._joint_by_draws(inputs)
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+    @property
+    def _together(self) -> int:
+        """Draws of the weights that are made at a time."""
+        return min(DRAWS, max(1, BLOCK // (COPIES * 8 * self.network.size)))
+
+    def _blocks_of_draws(self) -> Iterator[Float[Tensor, "d k"]]:
+        """Deviations of ``DRAWS`` draws of the weights, the same at every call, some at a time."""
+        generator = torch.Generator().manual_seed(0)
+        for first in range(0, DRAWS, self._together):
+            yield self._deviations(min(self._together, DRAWS - first), generator)
+
+    def _joint_by_draws(self, inputs: Inputs) -> JointMoments:
+        """The same by draws, with F; see ``_moments_by_draws``."""
+        mean = self.network.like
+        columns: list[Tensor] = []
+        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
+            for deviations in self._blocks_of_draws():
+                mean, moved = self.pushed(inputs, deviations)
+                columns.append(moved)
+                bar.update(moved.shape[-1])
+        factor = torch.cat(columns, -1) / DRAWS**0.5
+        rows = factor.flatten(0, -2)
+        return JointMoments(mean, (rows @ rows.mT).view(*mean.shape, *mean.shape), factor)
 
 
 def wide_moments(

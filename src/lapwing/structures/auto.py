@@ -10,11 +10,9 @@ from typing import final
 import torch
 
 from lapwing.curvature.kinds import GGN, Hessian, MCFisher
-from lapwing.ground.data.inputs import count
-from lapwing.jacobian.products.strategy import multiplications
 from lapwing.posteriors import Posterior
 from lapwing.priors import DiagonalPrior, GPrior
-from lapwing.structures.base import DRAWS, EXACT, FitTask, Structure
+from lapwing.structures.base import DRAWS, EXACT, MANY, FitTask, Structure, multiplied
 from lapwing.structures.diagonal import Diagonal
 from lapwing.structures.full import Full, flops
 from lapwing.structures.kfac import KFAC
@@ -24,14 +22,8 @@ logger = logging.getLogger(__name__)
 AFFORDABLE = 1e11
 """Operations the full covariance may take where nobody asked for it by name: about 2200 weights or training outputs."""
 
-MANY = 1.2e12
-"""Multiplications that backward passes for the outputs may take where nobody asked for them by name."""
-
 FEW = 8
 """Outputs for which they are never too many: the sums over the data take as long."""
-
-BACKWARD = 3
-"""Forward passes that a backward pass takes, with the second moments of its gradients."""
 
 
 @final
@@ -45,8 +37,8 @@ class Auto(Structure):
 
     Beyond, single weights and a prior with one precision a weight take Diagonal: KFAC has neither. Where backward
     passes for more than 8 outputs would take more than 1.2·10¹² multiplications, minutes of a core, labels are sampled
-    in place of the exact GGN, see ``MCFisher``. All of this is counted and nothing timed: the same task is given the
-    same structure everywhere.
+    in place of the exact GGN, see ``MCFisher``; not in place of ``GGN(exact=True)``. All of this is counted and nothing
+    timed: the same task is given the same structure everywhere.
 
     Args:
         max_flops: Operations that Full may take.
@@ -135,15 +127,15 @@ def with_sampled_labels(task: FitTask, most: float = MANY) -> FitTask:
     """
     model = task.model
     passes = model.width if model.width <= EXACT else DRAWS
-    if model.survey.head or not isinstance(task.curvature, GGN) or passes <= FEW:
+    exact = not isinstance(task.curvature, GGN) or task.curvature.exact
+    if exact or model.survey.head or passes <= FEW:
         return task
-    first = model.data.first()
-    operations = BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
+    operations = multiplied(model, passes)
     if operations <= most:
         return task
     words = (
         "the exact GGN would take %.2g multiplications, for %d backward passes an example: labels are sampled, which "
-        "takes one. structure=KFAC() is exact, curvature=MCFisher(16) closer to it"
+        "takes one. curvature=GGN(exact=True) has them all, MCFisher(16) is closer to it"
     )
     logger.warning(words, operations, passes)
     generator = task.generator or torch.Generator().manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final
 
 import torch
@@ -14,8 +14,11 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
+from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.progress import clock
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.products.strategy import multiplications
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
 
@@ -26,8 +29,20 @@ P = TypeVar("P", bound=Posterior)
 EXACT = 1024
 """Most outputs of an example, over its positions, for which each has a backward pass of its own; more have draws."""
 
+CHEAP = 128
+"""Outputs for which each always has one."""
+
 DRAWS = 64
 """Of those an example, each of all its outputs together."""
+
+FEW_DRAWS = 16
+"""Of those an example, where ``DRAWS`` would take more than ``MANY`` too."""
+
+MANY = 1.2e12
+"""Multiplications that backward passes for the outputs of all data may take where nobody asked for them by name."""
+
+BACKWARD = 3
+"""Forward passes that a backward pass takes, with the second moments of its gradients."""
 
 
 class Structure(abc.ABC):
@@ -67,6 +82,7 @@ class FitTask:
         curvature: Which matrix.
         generator: Source of randomness of the curvature.
         structure: The structure that computes it, where the posterior is to know how it was fitted.
+        begun: When the fit began, by ``clock``.
     """
 
     model: Model
@@ -74,6 +90,7 @@ class FitTask:
     curvature: Curvature
     generator: torch.Generator | None
     structure: Structure | None = None
+    begun: float = field(default_factory=clock)
 
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
@@ -84,18 +101,34 @@ class FitTask:
             return posterior.with_link("probit")
         return posterior
 
-    def affordable(self) -> FitTask:
-        """The task, its curvature by ``DRAWS`` draws of N(0, B) where an example has more than ``EXACT`` outputs."""
+    def affordable(self, most: float = MANY) -> FitTask:
+        """The task, its curvature by draws of N(0, B) where that of every output would take too much; says so.
+
+        Which is where an example has more than ``EXACT`` outputs, or more than ``CHEAP`` whose backward passes over the
+        data would take more than they may. ``GGN(exact=True)`` stays as it is.
+
+        Args:
+            most: Multiplications that backward passes may take.
+
+        Cost:
+            A forward pass of one example where there are more than ``CHEAP`` outputs, to count what it takes.
+        """
         model = self.model
-        if not isinstance(self.curvature, GGN) or model.survey.head or model.width <= EXACT:
+        outputs = model.width
+        exact = not isinstance(self.curvature, GGN) or self.curvature.exact
+        if exact or model.survey.head or outputs <= CHEAP:
             return self
+        shared = model.data.shared  # what one process counts others need not
+        if outputs <= EXACT and (shared or multiplied(model, outputs) <= most):
+            return self
+        draws = DRAWS if shared or multiplied(model, DRAWS) <= most else FEW_DRAWS
         words = (
             "%d outputs an example: the curvature from %d draws of N(0, B), in place of a backward pass for each; "
-            "relative standard error of its diagonal %.2g / √(examples)"
+            "relative standard error of its diagonal %.2g / √(examples). curvature=GGN(exact=True) has them all"
         )
-        logger.info(words, model.width, DRAWS, (2 / DRAWS) ** 0.5)
+        logger.info(words, outputs, draws, (2 / draws) ** 0.5)
         generator = self.generator or seeded_by_data(model)
-        return replace(self, curvature=SampledGGN(DRAWS), generator=generator)
+        return replace(self, curvature=SampledGGN(draws), generator=generator)
 
     def with_prior_scale(self) -> FitTask:
         """The task with a prior that knows its scale: diag(M), exact from layer factors or from noise.
@@ -128,8 +161,20 @@ class FitTask:
             likelihood=self.model.likelihood,
             noise_fixed=isinstance(self.curvature, EmpiricalFisher),
             partial=partial,
+            fit_seconds=clock() - self.begun,
             fitted_by=None if self.structure is None else StructureFit(self.structure, self.curvature),
         )
+
+
+def multiplied(model: Model, passes: int) -> int:
+    """Multiplications of so many backward passes an example over all data, with the second moments of what they make.
+
+    Args:
+        model: The network, its likelihood, and the data.
+        passes: Backward passes an example.
+    """
+    first = model.data.first()
+    return BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
 
 
 def seeded_by_data(model: Model) -> torch.Generator:

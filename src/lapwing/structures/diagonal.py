@@ -19,8 +19,8 @@ class Diagonal(CurvatureRecipe, Structure):
     """Independent weights: the diagonal of the curvature, Σ_nk (J_nᵀ u_nk)² for the columns u of the roots of B.
 
     Cost:
-        Memory d. A pass over the data with c cotangents; with 64 draws of N(0, B) where an example has over 1024
-        outputs, its positions included, which is logged; with none for a last layer.
+        Memory d. A pass over the data with c cotangents; with draws of N(0, B) where an example has many
+        outputs, its positions included, which is logged, see ``GGN``; with none for a last layer.
 
     Example:
         >>> import torch, lapwing as lw

@@ -43,7 +43,8 @@ class KFAC(CurvatureRecipe, Structure):
         UnsupportedError: If a prior has more than one precision for the weights of a layer.
 
     Cost:
-        A pass over the data with as many cotangents as for ``Diagonal``. Of each factor of m rows the
+        A pass over the data with as many cotangents as for ``Diagonal``; draws of N(0, B) in place of many,
+        see ``GGN``. Of each factor of m rows the
         eigendecomposition, ``9 m³`` multiplications; ``3 m n² + 9 n³`` where n ≤ m / 2 examples and positions fill it;
         or ``3 m² rank``. Memory o² + i² a layer, or its rank times o + i.
 

@@ -67,7 +67,9 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         UnsupportedError: If the method needs what the posterior has not.
 
     Cost:
-        That of the method; ``Mixup()``, ``ELBO()`` and ``EM()`` read the training data, more than once.
+        That of the method; ``Mixup()``, ``ELBO()`` and ``EM()`` read the training data, more than once. ``Mixup()`` and
+        ``Validation(data)`` take three times what the fit took, or ten seconds, or what 64 examples take: see
+        ``seconds=`` there.
 
     Example:
         >>> import torch

@@ -131,14 +131,16 @@ def test_of_many_positions_the_curvature_is_drawn(
     case = problem("pixels")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
     every = case.fit(recipe)
-    monkeypatch.setattr(base, "EXACT", 17)
-    monkeypatch.setattr(base, "DRAWS", 1000)
+    for name, value in (("EXACT", 17), ("CHEAP", 17), ("DRAWS", 1000)):
+        monkeypatch.setattr(base, name, value)
     with caplog.at_level("INFO", "lapwing"):
         drawn, again = case.fit(recipe), case.fit(recipe)
     assert "18 outputs an example: the curvature from 1000 draws" in caplog.text
     one, other = (each.precision_operator.dense() for each in (drawn, every))
     torch.testing.assert_close(one, other, rtol=0.1, atol=0.04 * float(other.diagonal().max()))
     assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)
+    asked = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], curvature=lw.GGN(exact=True)))
+    assert torch.equal(asked.precision_operator.dense(), other)
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "tokens"])

@@ -20,7 +20,7 @@ from lapwing.ground.progress import Bar
 from lapwing.linear.solvers import SDD, AlternatingProjections, Cholesky, Solver
 from lapwing.predictive import Draws, JointMoments, Regression
 from tests.checker import unchecked
-from tests.gp.kernels.test_kernels import KERNELS
+from tests.gp.kernels.test_base import KERNELS
 from tests.posterior_cases import normal
 
 NOISE = 20.0

@@ -95,7 +95,7 @@ def test_every_derivative_is_that_of_the_ordinary_twin(kind: str) -> None:
         columns, weights = Columnwise(given, X), network.weights + 0.1 * directions.mT
         with unchanged(model):
             products = [columns.push(directions), columns.pull(moved)]
-            products += [hessian_product(given) @ directions, hessian_product(given, "autodiff") @ directions]
+            products += [hessian_product(given, way) @ directions for way in ("traced", "autodiff")]
             copies = Copies(given)
             found.append([*products, copies.outputs(weights, X), copies.gradients(weights, Batch(X, Y))])
     for ours, theirs in zip(found[1], found[0], strict=True):

@@ -21,6 +21,7 @@ from tests.curvature import naive
 from tests.curvature.naive import Known, known
 from tests.curvature.unchanged import unchanged
 from tests.modules import Squared
+from tests.pairwise import in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
@@ -36,8 +37,7 @@ def shaped(case: Known, block: Tensor) -> Tensor:
     return block.mT.reshape(-1, *case.outputs.shape)
 
 
-@pytest.mark.parametrize("executor", BUDGETS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "executor"), in_turn(CASES, BUDGETS, whole=("mlp", "lenet", "tied", "tagger")))
 def test_products_with_the_jacobian_and_its_adjoint(name: str, executor: str) -> None:
     case = known(name)
     rows = flat(case)

@@ -70,7 +70,9 @@ def test_every_figure_is_drawn_where_asked_and_labelled(plot, arguments) -> None
 def test_a_diagnosis_is_drawn(generator: torch.Generator) -> None:
     draws = torch.randn(9, 3, generator=generator)
     found = diagnose_samples(draws, torch.zeros(3), Diagonal(torch.ones(3)), directions=0)
-    plot_diagnosis(found)[0].figure.savefig("/dev/null", format="png")
+    panels = plot_diagnosis(found)
+    panels[0].figure.savefig("/dev/null", format="png")
+    assert all(panel.get_xlabel() for panel in panels)
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

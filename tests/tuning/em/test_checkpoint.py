@@ -218,7 +218,7 @@ class TestResume:
         """Killed in its third step."""
         path = tmp_path / "em"
         ended = subprocess.run(
-            [sys.executable, "-c", KILLED.format(path=str(path))],
+            [sys.executable, "-c", KILLED.format(path=str(path), small=SMALL)],
             cwd=Path(__file__).parents[3],
             env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": str(torch.get_num_threads())},
             capture_output=True,
@@ -234,8 +234,7 @@ import os, signal
 import lapwing as lw
 from lapwing.tuning.em import maximisation
 from tests.tuning.em.cases import Counted, Regression
-from tests.tuning.em.test_checkpoint import SMALL
 
 maximisation.fixed_point = Counted(maximisation.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
-lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **SMALL))
+lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **{small!r}))
 """

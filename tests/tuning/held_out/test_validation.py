@@ -227,7 +227,9 @@ class TestWhatItSays:
         case, posterior = fit("gaussian")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            lw.tune(posterior, held_out(case))
+            tuned = lw.tune(posterior, held_out(case))
+        tried = [step.prior_precision[0] for step in tuned.trace]
+        assert min(tried) < float(tuned.prior_precisions) < max(tried)
 
     @pytest.mark.parametrize("bounds", [(1.0, 1.0), (0.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0)])
     def test_refuses_bounds_without_a_range(self, bounds: Any) -> None:

@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.layers.moments import Moment, Sharing
+from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.jacobian.network.network import Network
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
@@ -27,7 +28,7 @@ NUMBERS = 2**19
 """Entries of rows, of their products, or of patches, made at a time: few enough to stay in a processor's cache."""
 
 WIDTH = 512
-"""Columns of them, at most: enough for a matrix product."""
+"""Columns of them, at least: enough for a matrix product."""
 
 ROWS = 2**24
 """Bytes the explicit rows of some examples may take beside those of others (16 MiB)."""
@@ -201,6 +202,18 @@ class Factor(abc.ABC):
             return self.covariance(variances[0])[None]
         return contracted(self.rows(), variances)
 
+    def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
+        """``J (s G ⊗ A + δ)⁻¹ Jᵀ`` of each example for each of several precisions, of a factor that is ``rotated``.
+
+        Cost:
+            As ``covariances``, but memory for the variances of some weights at a time.
+        """
+        rows = self.rows().unflatten(2, (len(spectra.left), len(spectra.right)))
+        found = list[Tensor]()
+        for place, variances in spectra.pieces():
+            found.append(contracted(rows[:, :, place].flatten(2), variances.flatten(1)))
+        return torch.stack(found).sum(0)
+
     def gram(self, other: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """``J_self diag(variance) J_otherᵀ`` between the rows of two chunks of one layer.
 
@@ -321,6 +334,11 @@ class LayerKind(Factor):
         """
 
     @classmethod
+    def parameters(cls, given: dict[str, Any]) -> tuple[object, object]:
+        """What are weight and bias among the arguments of its function, by name; ``None`` where there is none."""
+        return given.get("weight"), given.get("bias")
+
+    @classmethod
     def kept(cls, layer: Layer, call: Call, g: Tensor, n: int) -> Tensor:
         """What is kept of a gradient at the output of one use, for n examples: here all of it."""
         return g
@@ -380,13 +398,14 @@ def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"])
     one, other = torch.triu_indices(k, k, device=rows.device)
     found = rows.new_zeros(n, len(one), variances.shape[-2])
     each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
+    width = max(WIDTH, NUMBERS // (max(1, len(one)) * max(1, min(n, each))))
     for first in range(0, n, each):
         some = slice(first, first + each)
         own = variances if variances.ndim == 2 else variances[some]
-        for start in range(0, d, WIDTH):
-            part = rows[some, :, start : start + WIDTH]
+        for start in range(0, d, width):
+            part = rows[some, :, start : start + width]
             products = torch.cat([part[:, i, None] * part[:, i:] for i in range(k)], 1)
-            found[some] += products @ own[..., start : start + WIDTH].mT
+            found[some] += products @ own[..., start : start + width].mT
     whole = found.new_empty(n, k, k, found.shape[-1])
     whole[:, one, other] = found
     whole[:, other, one] = found

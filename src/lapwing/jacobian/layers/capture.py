@@ -24,6 +24,7 @@ from lapwing.jacobian.layers.base import Call, Layer, LayerKind
 from lapwing.jacobian.layers.convolution import Convolution
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
+from lapwing.jacobian.layers.matrix_product import MatrixProduct
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
@@ -38,6 +39,7 @@ MOVES = (
 
 LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
     F.linear: Linear,
+    **dict.fromkeys((torch.addmm, torch.mm, Tensor.addmm, Tensor.mm), MatrixProduct),
     F.embedding: Embedding,
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Convolution),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), TransposedConvolution),
@@ -83,10 +85,10 @@ class Capture(TorchFunctionMode):
         return output
 
     def _record(self, func: Callable[..., Any], given: dict[str, Any], output: Tensor) -> None:
-        weight, bias = (self._names.get(id(given.get(key))) for key in ("weight", "bias"))
+        kind = LAYERS[func]
+        weight, bias = (self._names.get(id(each)) for each in kind.parameters(given))
         if (weight is None and bias is None) or not output.requires_grad:
             return
-        kind = LAYERS[func]
         input, options = kind.input_and_options(func, given)
         edge = get_gradient_edge(output)
         self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
@@ -116,6 +118,7 @@ class Survey:
         floats: Numbers one example occupies: for each cotangent, and beside them.
         way: How the Jacobian of those is made.
         head: Whether the outputs are those of the one layer there is, position by position.
+        matrix: Numbers of the largest Jacobian that is written down of a weight, for each cotangent.
     """
 
     layers: tuple[Layer, ...]
@@ -124,9 +127,18 @@ class Survey:
     floats: tuple[int, int]
     way: Way = "at once"
     head: bool = False
+    matrix: int = 0
+
+    @property
+    def written(self) -> int:
+        """Numbers a cotangent takes where the Jacobian of a layer is written down, beside what it is made from."""
+        return 2 * self.matrix
 
     def bytes(self, cotangents: int, itemsize: int, extra: int = 0, roots: int = 0) -> int:
-        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them."""
+        """What the factors of one example take, with ``extra`` numbers a cotangent and ``roots`` beside them.
+
+        With ``extra=-written`` the same where no Jacobian of a layer is written down.
+        """
         each, beside = self.floats
         return max(itemsize * (cotangents * (each + extra) + beside + roots), 1)
 

@@ -24,6 +24,7 @@ from lapwing.jacobian.layers.base import (
     examples_first,
 )
 from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing
+from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 
@@ -166,6 +167,15 @@ class Embedding(LayerKind):
         n = self.index.shape[0]
         k = summed.shape[1]
         return each.new_zeros(len(variances), n, k, k).index_add_(1, example, each)
+
+    def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
+        """See ``Factor``; with variances of the rows that were looked up."""
+        example, row, summed = self.used
+        own = spectra.turned.variances(row)
+        each = contracted(summed, own.transpose(0, 1))
+        n = self.index.shape[0]
+        k = summed.shape[1]
+        return each.new_zeros(len(own), n, k, k).index_add_(1, example, each)
 
     def narrowed(self, other: Factor, variance: Float[Tensor, " d"]) -> tuple[Factor, Factor, Float[Tensor, " used"]]:
         """See ``Factor``: with those rows of the table alone that one of both looked up."""

@@ -32,9 +32,16 @@ from lapwing.jacobian.layers.base import (
     examples_first,
 )
 from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing
+from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
+
+MANY_POSITIONS = 16
+"""Positions from which a matrix product of one example alone is as fast as that of many."""
+
+STREAMED = 16
+"""Multiplications that take the time of writing an entry of an explicit row and of reading it again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,42 +196,98 @@ class OuterProducts(LayerKind):
         """See ``Factor``; what is smaller is turned: the positions, or the matrices they add up to."""
         _, k, _, o, t = self.g.shape
         if t == 1 or t <= k * o:
-            return Linear(self.names[0], None, left.into(self.g), self.rotated_inputs(right))
+            return Linear(self.names[0], None, turned(left, self.g), self.rotated_inputs(right))
         few = max(1, NUMBERS // (self.width * t))
         matrices = [self.taken(slice(start, start + few)).matrices for start in range(0, len(self.g), few)]
-        turned = right.into(left.into(torch.cat(matrices)).mT).mT
-        return Explicit(self.weight, self.bias, turned.flatten(2))
+        half = turned(left, torch.cat(matrices))
+        return Explicit(self.weight, self.bias, turned(right, half.mT).mT.flatten(2))
 
     def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """The columns in the eigenbasis of A."""
-        columns = self.columns.movedim(0, 2)
-        return right.into(columns.flatten(2)).unflatten(2, columns.shape[2:]).movedim(2, 0)
+        return turned(right, self.columns.unsqueeze(1)).squeeze(1)
 
     # covariances of outputs
 
     def covariance(self, variance: Float[Tensor, " d"]) -> Float[Tensor, "n k k"]:
         """``J diag(variance) Jᵀ``; at one position without rows."""
-        scale = self.matrix(variance)
         if self.positions > 1:
-            root = self.matrices.mul_(scale.sqrt()).flatten(2)
-            return root @ root.mT
+            return self.covariances(variance[None])[0]
+        scale = self.matrix(variance)
         g = self.g.squeeze(-1)
         a = self.columns.squeeze(-1)
         root = (g * torch.einsum("npi,poi->npo", a.square(), scale).sqrt().unsqueeze(1)).flatten(2)
         return root @ root.mT
 
     def covariances(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
-        """See ``Factor``; of several positions the rows of a few examples at a time."""
+        """See ``Factor``; of several positions by their pairs or by rows, whichever takes fewer multiplications."""
         if self.positions > 1:
-            n, k = self.g.shape[:2]
-            size = max(1, NUMBERS // (k * variances.shape[1]))
-            pieces = [self.taken(slice(start, start + size)) for start in range(0, n, size)]
-            return torch.cat([super(OuterProducts, piece).covariances(variances) for piece in pieces], dim=1)
+            return self._by_pieces(variances)
         if len(variances) == 1:
             return self.covariance(variances[0])[None]
         scale = torch.stack([self.matrix(variance) for variance in variances])
         spread = torch.einsum("npi,mpoi->nmpo", self.columns.squeeze(-1).square(), scale)
         return contracted(self.g.squeeze(-1).flatten(2), spread.flatten(2))
+
+    def _by_pieces(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
+        """A few examples at a time, so that what is made of them stays in a processor's cache."""
+        n, k, p, o, t = self.g.shape
+        scale = self.weight_arrays(variances)
+        m, _, _, i = scale.shape
+        pairs = t * (t + 1) // 2
+        by_pairs = pairs_cost(m, k, o, i, t) < rows_cost(m, k, o, i, t)
+        each = p * pairs * (i + m * o) if by_pairs else k * p * o * i
+        size = max(1, NUMBERS // each)
+        found: list[Tensor] = []
+        for start in range(0, n, size):
+            piece = self.taken(slice(start, start + size))
+            if by_pairs:
+                found.append(piece.from_pairs(scale))
+            elif m == 1:
+                root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
+                found.append((root @ root.mT)[None])
+            else:
+                found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
+        return torch.cat(found, dim=1)
+
+    def weight_arrays(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m p o i"]:
+        """Variances as the matrices of the weights; see ``matrix``."""
+        return torch.stack([self.matrix(variance) for variance in variances])
+
+    def from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
+        """``J diag(v) Jᵀ`` without rows: ``sum_ts g_t ⊙ H_ts ⊙ g_s`` over outputs, ``H_ts = sum_i v_i a_ti a_si``.
+
+        Args:
+            scale: v, as the matrices of the weights.
+        """
+        n, _, p, o, t = self.g.shape
+        m = len(scale)
+        one, other = torch.triu_indices(t, t, device=self.g.device)
+        place = torch.empty(t, t, dtype=torch.long, device=self.g.device)
+        place[one, other] = place[other, one] = torch.arange(len(one), device=self.g.device)
+        a = self.columns.permute(1, 2, 0, 3)
+        products = (a[..., one] * a[..., other]).flatten(2)
+        weighed = scale.transpose(0, 1).flatten(1, 2) @ products
+        h = weighed.view(p, m, o, n, -1).transpose(0, 1)[..., place]
+        moved = self.g.permute(2, 3, 0, 1, 4) @ h
+        covariance = moved.permute(0, 3, 4, 1, 2, 5).flatten(3) @ self.g.flatten(2).mT
+        return (covariance + covariance.mT) / 2
+
+    def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
+        """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
+        k = self.g.shape[1]
+        g = self.g[:, :, 0]
+        inputs = self.columns[:, 0]
+        by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
+        if self.positions > 1 and by_products:
+            return spectra.covariances(g, inputs)
+        found = list[Tensor]()
+        for place, variances in spectra.pieces():
+            if self.positions > 1:
+                found.append(contracted((g[:, :, place] @ inputs.mT[:, None]).flatten(2), variances.flatten(1)))
+            else:
+                spread = torch.einsum("ni,moi->nmo", inputs.squeeze(-1).square(), variances)
+                found.append(contracted(g[:, :, place].squeeze(-1), spread))
+        return torch.stack(found).sum(0)
 
     def gram(self, other: Factor, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
         """See ``Factor``; at one position with one variance ``v Σ_p ⟨a, a'⟩ ⟨g, g'⟩``, without rows."""
@@ -249,6 +312,33 @@ class OuterProducts(LayerKind):
         if self.weight is not None and self.bias is not None:
             a = a[:, :, :-1]
         return Linear(self.weight, self.bias, a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a)
+
+
+def turned(basis: Eigenbasis, x: Float[Tensor, "n k p m t"]) -> Float[Tensor, "n k p w t"]:
+    """Columns in an eigenbasis: its vectors are not copied for every example, nor the columns where it can be helped.
+
+    One product for each group; or, of many positions that lie side by side, one for each example.
+    """
+    n, k, p, _, t = x.shape
+    if p == 1 and t >= MANY_POSITIONS and x.stride(-1) == 1 and basis.vectors.ndim > 1:
+        vectors = basis.vectors.view(1, *basis.vectors.shape[-2:])
+        return replace(basis, vectors=vectors).into(x)
+    columns = x.permute(2, 3, 0, 1, 4).flatten(2)
+    single = p == 1 and basis.vectors.ndim == 2
+    found = basis.into(columns[0])[None] if single else basis.into(columns)
+    return found.unflatten(2, (n, k, t)).permute(2, 3, 0, 1, 4)
+
+
+def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
+    """Multiplications of a covariance of one example by pairs of t positions, of a layer of o outputs and i inputs."""
+    pairs = t * (t + 1) // 2
+    return pairs * i + variances * (pairs * o * i + o * k * t * (t + k))
+
+
+def rows_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
+    """The same by explicit rows, which are made, and multiplied with each other."""
+    products = k * k if variances == 1 else variances * k * (k + 1)
+    return o * i * (k * t + products + STREAMED * k)
 
 
 @final
@@ -293,6 +383,12 @@ class Linear(OuterProducts):
             return self.a
         n, p, _, t = self.a.shape
         return torch.cat([self.a, self.a.new_ones(()).expand(n, p, ones, t)], dim=2)
+
+    def weight_arrays(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m p o i"]:
+        """See ``OuterProducts``; without a copy where there is a weight alone, as in an eigenbasis."""
+        if len(self.names) > 1:
+            return super().weight_arrays(variances)
+        return variances.view(len(variances), *self.g.shape[2:4], -1)
 
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V = sum_t g_tᵀ (V a_t)``, from what ``for_products`` made."""

@@ -6,10 +6,11 @@ import abc
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.linalg.products import outer_sum
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
@@ -78,11 +79,13 @@ class RowMoment(Moment):
         rows: Of every example and cotangent.
         most: Weights that are kept together.
         count: See ``Moment``.
+        precision: In what their products are made.
     """
 
     rows: Float[Tensor, "m d"]
     most: int
     count: int = 0
+    precision: Precision = DOUBLE
 
     @property
     def few(self) -> bool:
@@ -92,13 +95,18 @@ class RowMoment(Moment):
 
     def columns(self) -> Float[Tensor, "d m"]:
         """See ``Moment``."""
-        return self.rows.mT
+        return self.precision.operand(self.rows).mT
 
     def total(self) -> Float[Tensor, "..."]:
         """See ``Moment``."""
-        if self.rows.shape[1] > self.most:
-            return wide(self.rows.square().sum(0))
-        return outer_sum(self.rows.mT)
+        d = self.rows.shape[1]
+        if d <= self.most:
+            return outer_sum(self.columns())
+        total = torch.zeros(d, **wide_like(self.rows))
+        for row in self.rows:  # one at a time: those of an embedding are large
+            numbers = wide(row)
+            total.addcmul_(numbers, numbers)
+        return total
 
 
 def is_few(groups: int, rows: int, columns: int) -> bool:

@@ -23,6 +23,9 @@ from lapwing.jacobian.products.tracing.tracer import Arguments, Tracer
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import FunctionOperator
 
+SMALL = 4096
+"""Weights up to which columns go through the network together and are not recorded, which takes time of its own."""
+
 PLAIN = "cannot differentiate forward (%s): differentiating the gradient for every column"
 """What is said once a network, whose gradient is not differentiated forward again."""
 
@@ -30,15 +33,17 @@ Product: TypeAlias = Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
 """From a block of columns to a chunk's part of the product."""
 
 
-def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int = BUDGET) -> FunctionOperator:
+def hessian_product(model: Model, strategy: Strategy | None = None, *, budget: int = BUDGET) -> FunctionOperator:
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
-    It is symmetric, and indefinite away from a minimum: not a precision by itself. Recorded and split as in
-    ``Linearisation`` where that is possible; what does not depend on the columns is kept from product to product.
+    It is symmetric, and indefinite away from a minimum: not a precision by itself. Of more than ``SMALL`` weights it is
+    recorded and split as in ``Linearisation`` where that is possible; what does not depend on the columns is kept from
+    product to product.
 
     Args:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
-        strategy: ``"autodiff"`` to differentiate for every column; ``"traced"`` records where possible.
+        strategy: ``"autodiff"`` to differentiate for every column; ``"traced"`` records where possible; ``None`` for
+            the one that suits the number of weights.
         budget: Bytes that the examples and columns in work together may take.
 
     Raises:
@@ -49,6 +54,8 @@ def hessian_product(model: Model, strategy: Strategy = "traced", *, budget: int 
         forward mode, a gradient of the gradient.
     """
     network = model.network
+    if strategy is None:
+        strategy = "autodiff" if network.size <= SMALL else "traced"
     cache = Cache[Product]()
     examples = max(1, budget // model.survey.bytes(1, network.like.itemsize))
     autodiff = partial(pearlmutter, model, examples)

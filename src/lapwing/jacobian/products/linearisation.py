@@ -22,7 +22,7 @@ from lapwing.jacobian.products.autodiff_jacobian import autodiff_chunk
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.jacobian.products.cache import MEMORY, WORKING, Cache
 from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
-from lapwing.jacobian.products.strategy import ExampleCost, Strategy
+from lapwing.jacobian.products.strategy import RECORDING, ExampleCost, Strategy
 from lapwing.jacobian.products.tracing.traced_jacobian import jacobian_tracer, traced_chunk
 from lapwing.jacobian.products.tracing.tracer import Tracer
 from lapwing.likelihoods import Likelihood
@@ -48,11 +48,13 @@ class Linearisation:
         model: The network, its likelihood, and the data; these are read once a product, or once in all.
         memory: Bytes it may occupy, what it keeps included.
         strategy: Strategy to take whatever the rule says; ``None`` leaves it to the rule.
+        recording: Multiplications in whose time a traced product is recorded, for the rule.
     """
 
     model: Model
     memory: int = MEMORY
     strategy: Strategy | None = None
+    recording: int = RECORDING
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
@@ -127,7 +129,7 @@ class Linearisation:
             return self.strategy
         examples = self.data.examples
         numbers = self.cache.room // self._itemsize
-        cheaper = self.cost.cheaper(columns, numbers, examples)
+        cheaper = self.cost.cheaper(columns, numbers, examples, self.recording)
         cached = list(self.cache.chunks)
         if not cached or cheaper in cached:
             return cheaper

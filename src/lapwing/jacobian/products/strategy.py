@@ -4,12 +4,12 @@ Costs are in multiplications, from numbers known before a product is run. F is t
 on one example; a gradient is 3 F. With c cotangents and C columns, for one example:
 
 - *traced*: F for what does not depend on the column, and 4 F a column: a layer's own weights and its inputs, each
-  forward and back; the first layer has no inputs that change.
+  forward and back; the first layer has no inputs that change. Once for all examples, ``RECORDING`` for the graph.
 - *explicit*: ``LOSS`` (F + c F + the explicit rows) to build, and 2 multiplications a column for each entry of the rows
   (at least as much as ``STREAM`` columns take: below, memory is the limit) and for those of the factors.
 
 What fits the memory given is kept from one product to the next. Its making is then charged to ``PRODUCTS`` products,
-the least that a solver asks for; what does not fit is charged to every product.
+the least that a solver asks for; what does not fit is charged to every product. A graph is always kept.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ STREAM = 4
 
 LOSS = 1.5
 """Time of many small backward passes and of explicit rows, over that of the same multiplications in large ones."""
+
+RECORDING = 2 * 10**8
+"""Multiplications in whose time the graph of a product is recorded: tenths of a second, however small the network."""
 
 TENSORS = 2
 """Tensors of the size of a layer's output that a traced product keeps for each layer."""
@@ -125,13 +128,14 @@ class ExampleCost:
         building = LOSS * ((1 + self.cotangents) * self.forward + self.layers.building)
         return share * building + 2.0 * (self.layers.rows * max(columns, STREAM) + self.layers.factors * columns)
 
-    def cheaper(self, columns: int, numbers: int, examples: int) -> Strategy:
+    def cheaper(self, columns: int, numbers: int, examples: int, recording: int = RECORDING) -> Strategy:
         """The cheaper strategy; never *explicit* where one example takes more than a quarter of the room.
 
         Args:
             columns: Columns C of the block.
             numbers: Numbers there is room for.
             examples: Examples n of the data.
+            recording: Multiplications in whose time the traced product is recorded.
         """
         if 4 * self.layers.held > numbers:
             return "traced"
@@ -139,6 +143,7 @@ class ExampleCost:
         trace_fits = self.numbers("traced") * examples <= numbers
         explicit = self.of_product("explicit", columns, cached=rows_fit)
         traced = self.of_product("traced", columns, cached=trace_fits)
+        traced += recording / (PRODUCTS * max(examples, 1))
         return "explicit" if explicit <= traced else "traced"
 
     def chunk(self, itemsize: int, budget: int) -> int:

@@ -8,7 +8,8 @@ costs a solve with P, which should be cheap beside a product with Λ.
 from __future__ import annotations
 
 from lapwing.linear.preconditioners.base import CurvatureRecipe, GivenCurvature, Preconditioner, approximation
-from lapwing.linear.preconditioners.recipes import PivotedCholesky, Pivots, RankOne
+from lapwing.linear.preconditioners.pivoted_cholesky import PivotedCholesky, Pivots
+from lapwing.linear.preconditioners.rank_one import RankOne
 from lapwing.linear.preconditioners.rows import Subsample, TopRows, WeightedExamples, balanced, balanced_by_shape
 
 __all__ = [

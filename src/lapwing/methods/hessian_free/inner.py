@@ -70,7 +70,7 @@ class Inner(abc.ABC):
 @final
 @dataclass(frozen=True)
 class NewtonCG(Inner):
-    """``δ ← δ − P⁻¹ ∇L_f(θ̂ + δ)`` with the exact Hessian P at the trained weights, touched through products alone.
+    """``δ ← δ − P⁻¹ ∇L_f(θ̂ + δ)`` with the exact Hessian P at the trained weights, by products.
 
     The Hessian stays that of the trained weights: as no fit moves them by more than a small part of a posterior
     standard deviation, a step takes the error down by about that part; and all fits share one Krylov space.
@@ -86,7 +86,8 @@ class NewtonCG(Inner):
 
     Cost:
         A step: a gradient for each fit, and a block of products with the Hessian for each iteration of conjugate
-        gradients; from the second step on the same for what is left.
+        gradients; from the second step on the same for what is left. The Hessian of at most 128 weights is written out
+        once, in as many products as there are weights.
 
     Example:
         >>> NewtonCG(rtol=1e-6)

@@ -26,8 +26,8 @@ from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.methods.hessian_free.regularisers import PIECE, Regulariser
 
-SMALL = 4096
-"""Weights up to which products with the Hessian are vectorised rather than recorded, which takes time of its own."""
+TINY = 128
+"""Weights up to which the Hessian is written out once: it has fewer columns than the solves with it take products."""
 
 
 @final
@@ -112,14 +112,17 @@ class Refit:
 
     @cached_property
     def precision(self) -> Operator:
-        """``P``, the exact Hessian of the loss and the prior at the trained weights, by products."""
-        hessian = hessian_product(self.model, "autodiff" if self.network.size <= SMALL else "traced")
+        """``P``, the exact Hessian of the loss and the prior at the trained weights: a matrix where that is small."""
+        hessian = hessian_product(self.model)
         prior = self.prior.to(self.network.like)[:, None]
 
         def product(block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
             self.work.add(products=block.shape[1])
             return hessian @ block + prior * block
 
+        if self.network.size <= TINY:
+            matrix = product(torch.eye(self.network.size).to(self.network.like))
+            return FunctionOperator(matrix.matmul, matrix.mT.matmul, hessian.shape, self.network.like)
         return FunctionOperator(product, product, hessian.shape, self.network.like)
 
     @cached_property

@@ -15,12 +15,14 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, over_tensors, take, tensors
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
+from lapwing.ground.progress import Bar
 from lapwing.likelihoods import IGNORED, Bernoulli
 from lapwing.posteriors import Posterior
-from lapwing.tuning.held_out.examples import selected
+from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
+from lapwing.tuning.held_out.examples import entries, selected
 from lapwing.tuning.held_out.outputs import held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates
-from lapwing.tuning.held_out.tokens import entries, pairs_of_tokens
+from lapwing.tuning.held_out.tokens import pairs_of_tokens
 from lapwing.tuning.method import P
 
 ERRORS = 1 / 8
@@ -87,13 +89,17 @@ class Mixup:
         share: λ, the larger share; ``None`` finds it.
         examples: Mixtures.
         seed: Of the choice of pairs.
+        seconds: Budget: as many of the mixtures are looked at as it buys, 64 at least. ``"auto"`` for three times what
+            the fit took, ten seconds at least; ``None`` for all of them. How many they were is in the log and in the
+            trace, ``validation_examples``: ``Mixup(examples=that, seconds=None)`` looks at as many anywhere.
 
     Raises:
-        ConfigError: If the share is not between a half and one.
+        ConfigError: If the share is not between a half and one, or the seconds are no budget.
 
     Cost:
-        Two passes over the training data, which only read them, about one forward pass and three predictions of
-        ``examples`` inputs; of tokens one pass more. Memory of many outputs as ``Validation``.
+        Two passes over the training data, which only read them, about one forward pass and one or two predictions of
+        ``examples`` inputs, or of as many as ``seconds`` buys; of tokens one pass more. Memory of many outputs as
+        ``Validation``.
 
     Example:
         >>> import lapwing as lw
@@ -108,12 +114,14 @@ class Mixup:
     share: float | None = None
     examples: int = 400
     seed: int = 0
+    seconds: Seconds = "auto"
 
     def __post_init__(self) -> None:
         if self.share is not None and not 0.5 < self.share < 1.0:
             raise ConfigError("a share between a half and one, or None", f"{self.share}", "share=None")
         check_count("examples", self.examples, usual=400)
         check_count("seed", self.seed, 0)
+        check_seconds(self.seconds)
 
     def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest NLL on mixtures.
@@ -125,8 +133,9 @@ class Mixup:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds.
         """
+        budget = Budget.of(self.seconds, posterior)
         with blending(posterior) as mix:
-            data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS)
+            data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS, budget)
             return HeldOutSearch("Mixup", data, candidates(posterior, None)).run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
@@ -192,15 +201,17 @@ def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Input
     low = LEAST
     high = MOST_OF_IMAGES if images(first) else MOST
     share = high
-    for _ in range(1 + HALVINGS):
-        hard = too_hard(posterior, mix(first, second, share), labels)
-        if hard is None or (hard and share == high):
-            return share
-        if hard:
-            low = share
-        else:
-            high = share
-        share = (low + high) / 2
+    with Bar("share of the mixtures", most=1 + HALVINGS, unit="shares") as bar:
+        for _ in range(1 + HALVINGS):
+            hard = too_hard(posterior, mix(first, second, share), labels)
+            bar.update()
+            if hard is None or (hard and share == high):
+                return share
+            if hard:
+                low = share
+            else:
+                high = share
+            share = (low + high) / 2
     return high
 
 

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import abc
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Generic, final
+from typing import ClassVar, Generic, TypeAlias, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground import progress
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Batch
+from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Diagonal
 from lapwing.predictive import Moments, WideMoments
-from lapwing.tuning.held_out.examples import evenly
+from lapwing.tuning.held_out.budget import Budget
+from lapwing.tuning.held_out.examples import evenly, joined, selected, spread
 from lapwing.tuning.held_out.interpolation import weights_at
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
 from lapwing.tuning.result import with_hyperparameters
+
+logger = logging.getLogger(__name__)
 
 SPACING = 0.4
 """Decades between the factors at which covariances are contracted; between them they are interpolated."""
@@ -47,8 +53,24 @@ VARIANCES = 3 * 2**28
 PLACES = 16
 """Positions of an example that are looked at, the same of all examples: more examples say more than more pixels."""
 
+FIRST = 8
+"""Examples that tell how long all take."""
+
+FEWEST = 64
+"""Examples that are looked at, whatever the seconds, where there are so many."""
+
+LONG = 10.0
+"""Seconds from which examples are looked at piece by piece, so that Ctrl-C keeps those that were."""
+
+TOGETHER = 10.0
+"""Seconds that a piece takes."""
+
 LEAST = 16
 """Positions that are looked at, however many outputs there are."""
+
+
+Known: TypeAlias = tuple[Moments | WideMoments, Tensor]
+"""The moments of a batch under the first of some priors, and what spreads them under each, ``[m, n, ...]``."""
 
 
 @dataclass(eq=False)
@@ -60,12 +82,14 @@ class HeldOut(abc.ABC, Generic[P]):
         batches: Inputs and targets.
         log_factors: Logarithms of factors, from strong priors, which are easy to solve for, to weak ones.
         places: Event positions that are looked at, which targets and outputs have on one axis; ``None`` for all.
+        budget: Seconds to spend on them.
     """
 
     posterior: P
     batches: tuple[Batch, ...]
     log_factors: list[float]
     places: Int[Tensor, " p"] | None = None
+    budget: Budget = field(default_factory=Budget)
 
     refinements: ClassVar[int]
     """Most factors that a search tries between those of its grid."""
@@ -81,6 +105,21 @@ class HeldOut(abc.ABC, Generic[P]):
     @abc.abstractmethod
     def moments(self, log_factor: float) -> list[Moments | WideMoments]:
         """Outputs of each batch at a factor."""
+
+    @property
+    def examples(self) -> int:
+        """Examples that are looked at."""
+        return sum(map(len, self.batches))
+
+    @property
+    def given(self) -> int:
+        """Examples that there were to be looked at."""
+        return self.examples
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing more should be tried, however little is known."""
+        return False
 
     @property
     def likelihood(self) -> Likelihood:
@@ -112,10 +151,26 @@ class Contracted(HeldOut[P]):
     """Where the evidence is exact: all factors share one set of Jacobians.
 
     Covariances are contracted on a grid of factors, and found between by ``weights_at``.
+
+    Args:
+        available: Examples that there were.
+        parts: Of each batch that is looked at the moments at the first factor, and what spreads them at every one.
     """
 
     refinements = 9  # three of each link
     patience = None
+
+    available: int = field(init=False)
+    parts: list[Known] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.available = self.examples
+        self.parts = self._looked_at()
+
+    @property
+    def given(self) -> int:
+        """See ``HeldOut``."""
+        return self.available
 
     @property
     def grid(self) -> list[float]:
@@ -126,24 +181,99 @@ class Contracted(HeldOut[P]):
         """Outputs of each batch at a factor."""
         weights = torch.from_numpy(weights_at(log_factor, np.array(self.log_factors)))
         found = list[Moments | WideMoments]()
-        for first, spreads in self._contracted:
+        for first, spreads in self.parts:
             between = torch.einsum("m,m...->...", weights.to(spreads), spreads)
             found.append(first.with_compact_covariance(between))
         return found
 
+    def _looked_at(self) -> list[Known]:
+        """What is known of the outputs, those of a few examples first: they tell how long all take.
+
+        Where that is not long, all are taken batch by batch; else piece by piece, as many as the seconds buy.
+        """
+        if self.examples > FEWEST:
+            order = spread(self.examples)
+            begun = progress.clock()
+            first = self._piece(order[:FIRST])
+            known = [self.contracted(batch) for batch in first]
+            seconds = progress.clock() - begun
+            if self.examples * seconds / FIRST > min(LONG, self.budget.left):
+                words = "%d examples took %.2g s under all priors: of %d as many as %.3g s buy, %d at least"
+                logger.info(words, FIRST, seconds, self.examples, self.budget.left, FEWEST)
+                return self._by_pieces(order, first, known)
+        with Bar("outputs under every prior", len(self.batches), unit="batches") as bar:
+            found = list[Known]()
+            for batch in self.batches:
+                found.append(self.contracted(batch))
+                bar.update()
+        return found
+
+    def _by_pieces(
+        self,
+        order: Int[Tensor, " all"],
+        batches: list[Batch],
+        found: list[Known],
+    ) -> list[Known]:
+        """The same piece by piece, each spread over all examples, until the seconds are spent; then no others are kept.
+
+        Args:
+            order: The numbers of all examples, in the order in which they are taken.
+            batches: The first piece.
+            found: What is known of its outputs.
+        """
+        done = sum(map(len, batches))
+        measured = 0
+        begun = progress.clock()
+        with Bar("examples under every prior", len(order), unit="examples", done=done) as bar:
+            try:
+                while True:
+                    each = (progress.clock() - begun) / measured if measured else math.inf
+                    affordable = self._affordable(len(order), done, each)
+                    bar.total = done + affordable
+                    if not affordable:
+                        break
+                    piece = self._piece(order[done : done + min(affordable, max(FIRST, done), at_a_time(each))])
+                    found += [self.contracted(batch) for batch in piece]
+                    batches += piece
+                    size = sum(map(len, piece))
+                    done += size
+                    measured += size
+                    bar.update(size)
+            except KeyboardInterrupt:
+                said = f"interrupted after {done} of {len(order)} examples: the choice is by these"
+                warn(said, ConvergenceWarning)
+        self.batches = tuple(batches)
+        return found[: len(batches)]
+
+    def _affordable(self, examples: int, done: int, each: float) -> int:
+        """Examples that are still to be looked at, after some, if each takes so many seconds."""
+        left = examples - done
+        if math.isinf(self.budget.left):
+            return left
+        needed = max(0, min(examples, FEWEST) - done)
+        bought = int(max(0.0, self.budget.left) / each) if each > 0 else left
+        return min(left, max(needed, bought))
+
+    def _piece(self, index: Int[Tensor, " m"]) -> list[Batch]:
+        """The examples of these numbers, put together where they can be."""
+        return joined(list(selected(self.batches, index.sort().values)))
+
+    def contracted(self, batch: Batch) -> Known:
+        """The moments of a batch at the first factor, and what spreads them at every one."""
+        parts = list[Moments | WideMoments]()
+        for choices in self._choices:
+            parts += self._each(batch.inputs, choices)
+        first = parts[0]
+        spreads = stacked(parts)
+        float(spreads.flatten()[:1].sum())  # a device that works on its own has then done what is timed
+        return first, spreads
+
     @cached_property
-    def _contracted(self) -> list[tuple[Moments | WideMoments, Float[Tensor, "m n *event"]]]:
-        """Of each batch the moments at the first factor, and what spreads them at every one."""
-        found: list[list[Moments | WideMoments]] = [[] for _ in self.batches]
+    def _choices(self) -> list[list[P]]:
+        """The posterior at each factor, those together whose variances of the weights are made together."""
+        choices = [self.posterior_at(point) for point in self.log_factors]
         size = self._factors_at_once
-        starts = range(0, len(self.log_factors), size)
-        with Bar("outputs under every prior", len(starts) * len(self.batches), unit="batches") as bar:
-            for start in starts:
-                posteriors = [self.posterior_at(point) for point in self.log_factors[start : start + size]]
-                for parts, batch in zip(found, self.batches, strict=True):
-                    parts += self._each(batch.inputs, posteriors)
-                    bar.update()
-        return [(parts[0], stacked(parts)) for parts in found]
+        return [choices[start : start + size] for start in range(0, len(choices), size)]
 
     @property
     def _factors_at_once(self) -> int:
@@ -151,7 +281,7 @@ class Contracted(HeldOut[P]):
         posterior = self.posterior
         if posterior.wide and not isinstance(posterior.precision_operator, Diagonal):
             return len(self.log_factors)
-        return max(1, VARIANCES // (8 * posterior.network.size))
+        return max(1, VARIANCES // (8 * max(1, posterior.numbers_by_choice)))
 
     def _each(self, inputs: Inputs, posteriors: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Outputs under each of some factors, at the positions that are looked at."""
@@ -178,6 +308,11 @@ class Solved(HeldOut[P]):
         self.latest = self.posterior
 
     @property
+    def exhausted(self) -> bool:
+        """See ``HeldOut``."""
+        return self.budget.left < 0.0
+
+    @property
     def grid(self) -> list[float]:
         """Logarithms of the factors to begin with."""
         return self.log_factors
@@ -202,7 +337,14 @@ def stacked(parts: list[Moments | WideMoments]) -> Float[Tensor, "m n *event"]:
     return whole
 
 
-def held_out_outputs(posterior: P, batches: Sequence[Batch], bounds: tuple[float, float]) -> HeldOut[P]:
+def at_a_time(each: float) -> int:
+    """Examples that take ``TOGETHER`` seconds, ``FIRST`` at least, if each takes so many: what Ctrl-C loses."""
+    return max(FIRST, int(TOGETHER / each)) if each > 0 else FEWEST
+
+
+def held_out_outputs(
+    posterior: P, batches: Sequence[Batch], bounds: tuple[float, float], budget: Budget | None = None
+) -> HeldOut[P]:
     """Held-out outputs of a posterior at ``POSITIONS`` positions, or so many that covariances fit ``BYTES``.
 
     Of examples with many labels each, some positions of more examples are looked at where the others then cost nothing.
@@ -211,22 +353,25 @@ def held_out_outputs(posterior: P, batches: Sequence[Batch], bounds: tuple[float
         posterior: The posterior.
         batches: The data.
         bounds: Least and largest factor of the prior precisions.
+        budget: Seconds to spend; ``None`` for no end.
     """
     kind = Contracted if posterior.exact else Solved
     log_factors = grid_of(bounds, SPACING, THIRD) if posterior.exact else grid_of(bounds, STRIDE, 1)
     kept_at_once = len(log_factors) if posterior.exact else 1
     each = kept_at_once * posterior.moment_numbers * posterior.network.like.itemsize
     room = min(POSITIONS, max(LEAST, BYTES // each))
+    budget = budget or Budget()
     positions = posterior.model.width // posterior.model.event[-1]  # of which an example may have several
     labelled = isinstance(posterior.likelihood, Categorical)
     if positions <= PLACES or not labelled or not posterior.separate_places:
-        return kind(posterior, tuple(evenly(batches, max(1, room // positions))), log_factors)
+        whole = tuple(evenly(batches, max(1, room // positions)))
+        return kind(posterior, whole, log_factors, budget=budget)
     places = torch.randperm(positions, generator=torch.Generator().manual_seed(0))[:PLACES].sort().values
     some = list[Batch]()
     for batch in evenly(batches, max(1, room // PLACES)):
         targets = batch.targets.flatten(1)[:, places.to(batch.targets.device)]
         some.append(Batch(batch.inputs, targets))
-    return kind(posterior, tuple(some), log_factors, places.to(posterior.network.like.device))
+    return kind(posterior, tuple(some), log_factors, places.to(posterior.network.like.device), budget)
 
 
 def grid_of(bounds: tuple[float, float], spacing: float, multiple: int) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from lapwing.tuning.held_out.outputs import HeldOut
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
 from lapwing.tuning.parabola import vertex
-from lapwing.tuning.result import measured_step, tunes_noise, with_hyperparameters
+from lapwing.tuning.result import measured_step, step_of, tunes_noise, with_hyperparameters
+
+logger = logging.getLogger(__name__)
 
 TEMPERATURES = (0.05, 20.0)
 """Temperatures tried."""
@@ -41,6 +44,12 @@ OTHERWISE = (
     "errs on them so surely is not mended by a prior"
 )
 """What to try where no weaker prior helps."""
+
+ENOUGH = 3
+"""Precisions that are tried, however long each takes."""
+
+MEASURED = 2**22
+"""Most weights for which the evidence is measured at every precision tried, and not at the best alone."""
 
 ROUNDING = 1e-6
 """Relative difference of losses that is none, in single precision."""
@@ -116,7 +125,9 @@ class HeldOutSearch(Generic[P]):
             warn(said, ConvergenceWarning)
         else:
             self._judge(best)
-        return self._result([*trials, best])
+        error = self._error(best)
+        self._tell(best, error)
+        return self._result(trials, best, error)
 
     def _coarse(self, trials: list[Trial], bar: Bar) -> list[list[Trial]]:
         """Try the grid, from strong priors on, until weaker ones no longer help where each is a solve.
@@ -136,7 +147,7 @@ class HeldOutSearch(Generic[P]):
                 curve.append(trial)
             trials.append(least(here))
             bar.update()
-            if self._given_up(trials):
+            if self._given_up(trials) or self._out_of_time(trials):
                 break
         return curves
 
@@ -149,6 +160,10 @@ class HeldOutSearch(Generic[P]):
         since = len(losses) - 1 - best
         return since >= self.data.patience and losses[-1] > losses[best]
 
+    def _out_of_time(self, trials: list[Trial]) -> bool:
+        """Whether the seconds are spent, and enough was tried to know which way is better."""
+        return len(trials) >= ENOUGH and self.data.exhausted
+
     def _fine(self, curves: list[list[Trial]], trials: list[Trial], bar: Bar) -> None:
         """Try the vertex of the parabola of one link after the other, the one with the fewest trials first.
 
@@ -159,7 +174,7 @@ class HeldOutSearch(Generic[P]):
         """
         for _ in range(self.data.refinements):
             open_curves = [curve for curve in curves if between(curve) is not None]
-            if not open_curves:
+            if not open_curves or self._out_of_time(trials):
                 return
             curve = min(open_curves, key=lambda one: (len(one), least(one).loss))
             log_factor = between(curve)
@@ -234,23 +249,50 @@ class HeldOutSearch(Generic[P]):
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
 
-    def _result(self, trials: list[Trial]) -> P:
-        """The posterior of the last of some trials, with all of them in its trace."""
-        last = trials[-1]
-        steps = tuple(self._step(trial) for trial in trials)
-        there = self.data.posterior_at(last.log_factor)
-        tuned = with_hyperparameters(there, self._hyperparameters(last), steps)
-        return tuned.with_link(last.link, last.temperature)
+    def _error(self, best: Trial) -> float:
+        """Standard error of the least loss, over the targets."""
+        moments = self.data.moments(best.log_factor)
+        likelihood = self.data.likelihood
+        if best.noise != 1.0 and isinstance(likelihood, Gaussian):
+            likelihood = likelihood.scaled(best.noise)
+            moments = [part.widened(1 / best.noise) for part in moments]
+        return standard_error(self.data, moments, likelihood, best)
+
+    def _tell(self, best: Trial, error: float) -> None:
+        """Log by how many examples the choice was made; where there were more, what would look at them."""
+        data = self.data
+        found = f"{best.loss:.4g} ± {error:.2g} nats by {best.link}"
+        words = "%s: %d of %d examples in %.0f s, %s at %.3g times the prior precision before%s"
+        spent = data.budget.spent
+        factor = math.exp(best.log_factor)
+        if data.examples == data.given:
+            logger.info(words, self.name, data.examples, data.given, spent, found, factor, "")
+            return
+        hint = f", as seconds={data.budget.seconds:.3g} allows; seconds=None looks at all of them"
+        logger.warning(words, self.name, data.examples, data.given, spent, found, factor, hint)
+
+    def _result(self, trials: list[Trial], best: Trial, error: float) -> P:
+        """The posterior of the best of some trials, with all of them in its trace."""
+        steps = [self._step(trial) for trial in trials]
+        last = replace(self._step(best, measured=True), validation_error=error)
+        there = self.data.posterior_at(best.log_factor)
+        tuned = with_hyperparameters(there, self._hyperparameters(best), (*steps, last))
+        return tuned.with_link(best.link, best.temperature)
 
     def _hyperparameters(self, trial: Trial) -> Hyperparameters:
         """Those of a trial: covariances scale with the noise, the prior's precisions over the noise's as they were."""
         there = self.data.hyperparameters_at(trial.log_factor)
         return Hyperparameters(there.precisions * trial.noise, there.scale * trial.noise)
 
-    def _step(self, trial: Trial) -> Step:
-        """What a trial leaves in the trace."""
+    def _step(self, trial: Trial, *, measured: bool = False) -> Step:
+        """What a trial leaves in the trace; of very many weights without the evidence, unless that is wanted."""
         posterior = self.data.posterior
-        step = replace(measured_step(posterior, self._hyperparameters(trial)), validation_nll=trial.loss)
+        there = self._hyperparameters(trial)
+        if measured or posterior.network.size <= MEASURED:
+            step = measured_step(posterior, there)
+        else:
+            step = step_of(posterior, there, None, None)
+        step = replace(step, validation_nll=trial.loss, validation_examples=self.data.examples)
         if not posterior.likelihood.labels:
             return step
         return replace(step, link=trial.link, temperature=trial.temperature)
@@ -321,6 +363,27 @@ def between(curve: Sequence[Trial]) -> float | None:
     if found is None or abs(found[0] - best.log_factor) < CLOSE:
         return None
     return FINE * round(found[0] / FINE)
+
+
+def standard_error(
+    data: HeldOut[Any], moments: Sequence[Moments | WideMoments], likelihood: Likelihood, best: Trial
+) -> float:
+    """Standard error of ``mean_loss``, nats: that of the mean of as many targets as there are.
+
+    Args:
+        data: The held-out data.
+        moments: Outputs of each batch.
+        likelihood: p(y | f).
+        best: Has the link, the temperature and the mean.
+    """
+    squares = 0.0
+    counted = 0.0
+    for part, batch in zip(moments, data.batches, strict=True):
+        losses = held_out_losses(likelihood, part, batch.targets, best.link, temperature=best.temperature)
+        squares += float((wide(losses) - best.loss).square().sum())
+        counted += losses.numel()
+    squares, counted = data.added(squares, counted)
+    return math.sqrt(squares / (counted - 1) / counted) if counted > 1 else math.inf
 
 
 def mean_loss(

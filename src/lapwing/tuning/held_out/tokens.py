@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from lapwing.ground.data.inputs import Inputs, count, over_tensors, take
 from lapwing.ground.data.sources import Data
 from lapwing.posteriors import Posterior
+from lapwing.tuning.held_out.examples import Key, entries
 
 FEW = 8
 """Examples by which it is seen which inputs an embedding reads."""
-
-Key = str | int
-"""Of one entry of the inputs: the name of a keyword argument, or the place of a positional one."""
 
 
 @final
@@ -162,15 +160,6 @@ def shapes(inputs: Inputs) -> tuple[tuple[Key, tuple[int, ...]], ...]:
             by_example = value.ndim > 0 and len(value) == examples
             found.append((key, tuple(value.shape[1:] if by_example else value.shape)))
     return tuple(found)
-
-
-def entries(inputs: Inputs) -> dict[Key, Any]:
-    """The entries of inputs by the names or the places at which a network is called with them."""
-    if isinstance(inputs, Mapping):
-        return {key: value for key, value in inputs.items()}
-    if isinstance(inputs, tuple):
-        return dict(enumerate(inputs))
-    return {0: inputs}
 
 
 def with_entries(inputs: Inputs, values: Mapping[Key, Any]) -> Inputs:

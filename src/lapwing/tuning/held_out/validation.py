@@ -10,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Data, Source, Unpack
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, check_count
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, check_link
+from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
+from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
 from lapwing.tuning.method import P
@@ -37,15 +39,19 @@ class Validation:
         temperature: Whether to choose a factor on the logits too, as temperature scaling does.
         noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
         bounds: Factors tried, relative to the precisions now.
+        examples: Most of them that are looked at, evenly over all; ``None`` for as many as have 2048 positions.
+        seconds: Budget: as many of these are looked at as it buys, 64 at least, spread over all of them. ``"auto"`` for
+            three times what the fit took, ten seconds at least; ``None`` for all of them. How many they were is in the
+            log and in the trace, ``validation_examples``. Where each precision is a solve the default has no end.
 
     Cost:
-        One pass over the held-out data, or over 2048 positions spread evenly over them, whose Jacobians serve every
-        precision: about two predictions. A
-        posterior known by solves solves at each precision it tries, from strong priors on until the loss rises: about
-        ten predictions. A noise for each of several outputs: the same again, and a fit, about four times.
+        One pass over the held-out data, or over 2048 positions spread evenly over them, or over as many as ``seconds``
+        buys, whose Jacobians serve every precision: about one to two predictions. A posterior known by solves solves at
+        each precision it tries, from strong priors on until the loss rises: about ten predictions. A noise for each of
+        several outputs: the same again, and a fit, about four times.
 
     Raises:
-        ConfigError: If the bounds make no range, or there is no such link.
+        ConfigError: If the bounds make no range, there is no such link, or the seconds are no budget.
 
     Example:
         >>> import torch, lapwing as lw
@@ -64,6 +70,8 @@ class Validation:
     temperature: bool = field(default=False, kw_only=True)
     noise: bool = field(default=True, kw_only=True)
     bounds: tuple[float, float] = field(default=FACTORS, kw_only=True)
+    examples: int | None = field(default=None, kw_only=True)
+    seconds: Seconds = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
         low, high = self.bounds
@@ -71,6 +79,9 @@ class Validation:
             raise ConfigError("bounds 0 < low < high", f"bounds={self.bounds}", "Validation(data)")
         if self.link is not None:
             check_link(self.link)
+        if self.examples is not None:
+            check_count("examples", self.examples)
+        check_seconds(self.seconds)
 
     def tune(self, posterior: P, progress: bool | None) -> P:
         """The posterior of smallest validation NLL.
@@ -104,5 +115,8 @@ class Validation:
         return noises_by_residuals(data, posterior.likelihood, data.moments(0.0))
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
+        budget = Budget.of(self.seconds, posterior)
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
-        return held_out_outputs(posterior, batches, self.bounds)
+        if self.examples is not None:
+            batches = list(evenly(batches, self.examples))
+        return held_out_outputs(posterior, batches, self.bounds, budget)

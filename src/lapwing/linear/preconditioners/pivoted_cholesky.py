@@ -1,4 +1,4 @@
-"""Recipes for preconditioners that need no rows: by pivots, and of rank one."""
+"""The curvature by a partial Cholesky factorisation, for a preconditioner."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from torch import Tensor
 from lapwing.ground.errors import check_count, check_option
 from lapwing.linalg import LowRank
 from lapwing.linalg.pivoted import pivoted_cholesky
-from lapwing.linear.gauss_newton import GGNProduct
-from lapwing.linear.mode.loss import LossAt
-from lapwing.linear.preconditioners.base import CurvatureRecipe, model_of
+from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 
 Pivots: TypeAlias = Literal["greedy", "random"]
@@ -75,20 +73,3 @@ class PivotedCholesky(CurvatureRecipe):
             generator=torch.Generator().manual_seed(self.seed),
         )
         return LowRank(root[:, None] * factor)
-
-
-@final
-@dataclass(frozen=True)
-class RankOne(CurvatureRecipe):
-    """``P = s ∇ ∇ᵀ + A`` with ∇ the gradient of the log likelihood (the likelihood as a whole linearised).
-
-    The cheapest and the least: it mends one eigenvalue, and none at an optimum of the likelihood.
-
-    Cost:
-        A gradient over the data.
-    """
-
-    def curvature(self, problem: Problem) -> LowRank:
-        """``∇ ∇ᵀ``."""
-        model = model_of(problem, self)
-        return LowRank(LossAt.of(model.weights, GGNProduct(model)).score[:, None])

@@ -1,0 +1,48 @@
+"""Covariances of a layer by pairs of its positions, and the choice between these and explicit rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lapwing.jacobian.layers.linear import Linear, pairs_cost, rows_cost, turned
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
+
+
+def layer(generator: torch.Generator, t: int) -> Linear:
+    """Four examples of five cotangents in two groups of three outputs and seven inputs."""
+    g = torch.randn(4, 5, 2, 3, t, generator=generator, dtype=torch.float64)
+    a = torch.randn(4, 2, 7, t, generator=generator, dtype=torch.float64)
+    return Linear("w", "b", g, a)
+
+
+@pytest.mark.parametrize("t", [2, 3, 11])
+@pytest.mark.parametrize("m", [1, 3])
+def test_pairs_of_positions_have_the_covariance_of_rows(generator: torch.Generator, t: int, m: int) -> None:
+    factor = layer(generator, t)
+    variances = torch.rand(m, 2 * 3 * 8, generator=generator, dtype=torch.float64)
+    rows = factor.rows()
+    expected = torch.einsum("nkd,md,nld->mnkl", rows, variances, rows)
+    scale = torch.stack([factor.matrix(variance) for variance in variances])
+    torch.testing.assert_close(factor.from_pairs(scale), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(factor.covariances(variances), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_few_positions_are_paired_and_many_are_not() -> None:
+    """Of the last stage of a ResNet-18, with 2 x 2 positions, and of its first, with 32 x 32."""
+    assert pairs_cost(1, 10, 512, 4608, 4) < rows_cost(1, 10, 512, 4608, 4) / 10
+    assert pairs_cost(1, 10, 64, 576, 1024) > rows_cost(1, 10, 64, 576, 1024)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize("t", [6, 17])
+def test_columns_turned_group_by_group_are_those_turned_one_by_one(
+    generator: torch.Generator, groups: int, rank: int | None, t: int
+) -> None:
+    x = torch.randn(3, 4, groups, 5, t, generator=generator, dtype=torch.float64)
+    root = torch.randn(groups, 5, 5, generator=generator, dtype=torch.float64)
+    basis = decompose(root @ root.mT)
+    if rank is not None:
+        basis = Eigenbasis(basis.values[0, -rank:], basis.vectors[0, :, -rank:], rest=0.5)
+    torch.testing.assert_close(turned(basis, x), basis.into(x), rtol=1e-12, atol=1e-12)
