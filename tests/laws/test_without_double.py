@@ -80,6 +80,7 @@ SINGLE = {outputs: mlp(outputs).float() for outputs in (2, 3)}
 """Networks by their outputs; that of three classes is sure of itself, so that data not seen want it less so."""
 
 SINGLE[3][3].weight.data *= 3  # type: ignore[index]
+
 WALNUT = walnut((8, 8), generator=torch.Generator().manual_seed(0)).float()
 
 
@@ -107,7 +108,7 @@ def fitted(device: torch.device, structure: Structure, outputs: int = 3, **optio
 
 
 def known(posterior: Any, device: torch.device) -> list[Tensor]:
-    """Means and variances of its outputs, and whether functions and weights can be drawn."""
+    """Means and variances of its outputs, from which functions can be drawn too."""
     (new,) = placed(device, NEW)
     outputs = posterior.outputs(new).marginal()
     drawn = posterior.sample_functions(new, 2, generator=seeded())
@@ -118,8 +119,6 @@ def known(posterior: Any, device: torch.device) -> list[Tensor]:
 def of_structure(name: str, device: torch.device) -> list[Tensor]:
     posterior = fitted(device, STRUCTURES[name])
     before = known(posterior, device)
-    if name == "matrix-free":
-        return before
     held = placed(device, NEW, labels(5, classes=3))
     return [*before, *known(lw.tune(posterior, lw.Validation(held, bounds=(0.2, 5.0))), device)]
 
@@ -141,13 +140,13 @@ def of_likelihood(name: str, device: torch.device) -> list[Tensor]:
     x, y, new = placed(device, case.x, case.y, case.new)
     posterior = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(on(device, case.model), (x, y))
     tuned = lw.tune(posterior, lw.Validation((x, y), bounds=(0.2, 5.0)))
-    predicted = tuned.predict(new)
+    predicted: Any = tuned.predict(new)
     scores = lw.evaluate(tuned, (x, y))
     interval = predicted.interval(0.9) if hasattr(predicted, "interval") else ()
     return [predicted.uncertainty, *interval, torch.tensor(list(scores.values()))]
 
 
-def of_link(link: Link, device: torch.device) -> list[Tensor]:
+def of_link(link: Any, device: torch.device) -> list[Tensor]:
     (new,) = placed(device, NEW)
     posterior = fitted(device, lw.KFAC())
     joint = posterior.predict(new, link, joint=True, generator=seeded()).probs
@@ -177,21 +176,27 @@ def of_network(name: str, device: torch.device) -> list[Tensor]:
     weights = {"convolution": lw.All(), "last layer": lw.LastLayer(), "subnetwork": lw.Subnetwork(7)}[name]
     structure = lw.Full(view="weights") if name == "subnetwork" else lw.KFAC()
     recipe = lw.Laplace(lw.Categorical(), structure=structure, weights=weights)
-    posterior = recipe.fit(on(device, case.model), (images, y))
-    return [posterior.predict(new).probs]
+    predicted: Any = recipe.fit(on(device, case.model), (images, y)).predict(new)
+    return [predicted.probs]
 
 
 def of_process(name: str, device: torch.device) -> list[Tensor]:
     x, y, classes, new = placed(device, X, REAL, THREE, NEW)
     kernel = 1.0 * lw.gp.Matern(1.5)
-    products = {"solver": lw.solvers.CG(rtol=1e-6), "dtype": torch.float32, "samples": 4, "features": 60}
+    products: dict[str, Any] = {
+        "solver": lw.solvers.CG(rtol=1e-6),
+        "dtype": torch.float32,
+        "samples": 4,
+        "features": 60,
+    }
     recipes: dict[str, Any] = {
         "Cholesky": lw.GP(kernel, lw.Gaussian(50.0)),
         "CG": lw.GP(kernel, lw.Gaussian(50.0), **products),
         "classes": lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()),
     }
-    process = recipes[name].fit((x, classes if name == "classes" else y))
-    tuned = process if name == "CG" else lw.tune(process, lw.gp.Evidence(steps=3))
+    process: Any = recipes[name].fit((x, classes if name == "classes" else y))
+    evidence: Any = lw.gp.Evidence(steps=3)
+    tuned = process if name == "CG" else lw.tune(process, evidence)
     outputs = tuned.outputs(new).marginal()
     drawn = tuned.sample_functions(new, 2, generator=seeded())
     assert bool(drawn.isfinite().all())
