@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
-from lapwing.curvature.last_layer.outputs import Entries, OutputSum
+from lapwing.curvature.last_layer.outputs import TOGETHER, Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose_all, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
@@ -43,6 +43,8 @@ class KroneckerSum:
         sharing: How positions that share a weight are treated.
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
         rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
+        exact: Rows of the largest block without Kronecker structure that is kept; of larger ones the diagonal is.
+        together: See ``OutputSum``.
 
     Raises:
         ConfigError: If only single entries of a parameter are uncertain.
@@ -59,6 +61,8 @@ class KroneckerSum:
         sharing: Sharing = "expand",
         bias: Bias = "joint",
         rank: int | None = None,
+        exact: int = EXACT,
+        together: int = TOGETHER,
     ) -> None:
         if network.index is not None:
             raise ConfigError(
@@ -70,6 +74,8 @@ class KroneckerSum:
         self._sharing: Sharing = sharing
         self._bias = bias
         self._rank = rank
+        self._largest = exact
+        self._together = together
         self._index: dict[Names, Tensor] = {}
         self._gradients: dict[Names, MomentSum] = {}
         """``sum g gᵀ`` of each block."""
@@ -87,7 +93,7 @@ class KroneckerSum:
             gradients = part.gradient_moment(self._sharing)
             if gradients is None:
                 rows = part.rows().flatten(0, 1)
-                self._exact.setdefault(part.names, MomentSum()).add(RowMoment(rows, EXACT))
+                self._exact.setdefault(part.names, MomentSum()).add(RowMoment(rows, self._largest))
                 continue
             self._gradients.setdefault(part.names, MomentSum(self._rank)).add(gradients)
             if not again:
@@ -96,7 +102,7 @@ class KroneckerSum:
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
         if self._outputs is None:
-            self._outputs = OutputSum()
+            self._outputs = OutputSum(self._together)
         self._outputs.add(entries)
         for part in self._parts([head]):
             self._add_inputs(part)

@@ -15,7 +15,7 @@ from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.base import Factor
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import identity_cotangents
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class TangentKernel:
 
         Cost:
             For a layer whose weight is used at one position and has one variance ``m m2 (o + i)``; otherwise explicit
-            rows of both chunks, of so many examples at a time that they fit ``BUDGET``.
+            rows of both chunks, of so many examples at a time that they fit ``Limits.training``.
         """
         network = self.model.network
         variance = network.spread(variance)
@@ -98,7 +98,7 @@ class TangentKernel:
         return matrix_between_chunks(self._places(training), rows, grams, whole)
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
-        return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
+        return list(chunks(inputs, self.model.chunk(self.model.width)))
 
     def _places(self, training: TrainingRows) -> list[slice]:
         return [place for place, _ in self._chunks(training.cotangents[0])]
@@ -112,14 +112,15 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         inputs: n examples.
 
     Cost:
-        As ``Propagation.moments``, where the factors of all examples fit ``BUDGET``, or without layers their rows; else
-        the passes are made again for every pair of chunks. That memory, and m².
+        As ``Propagation.moments``, where the factors of all examples fit ``Limits.training``, or without layers their
+        rows; else the passes are made again for every pair of chunks. That memory, and m².
     """
     width = given.model.width
     dtype = given.precisions[0].operator.dtype
     n = count(inputs)
     each = given.model.survey.bytes(width, dtype.itemsize, given.extra)
-    together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
+    budget = given.model.limits.training
+    together = n if n * each <= budget // 2 else max(1, budget // 4 // each)
     means: dict[int, Tensor] = {}
 
     def whitened(place: slice) -> list[Factor]:

@@ -24,7 +24,6 @@ from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.base import contracted
-from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
@@ -240,7 +239,7 @@ class FunctionPosterior(ExactPosterior):
         kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
         gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
         rows = self.grams.shape[-1]
-        together = max(1, BUDGET // (8 * self.model.width * rows))
+        together = max(1, self.model.limits.training // (8 * self.model.width * rows))
         parts: list[Tensor] = []
         for place, part in chunks(inputs, together):
             before = prior[place].double()
