@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.gp import GP, Matern
-from lapwing.gp.thompson import Search, choose, maximise, proposals, thompson
+from lapwing.gp.thompson import Search, choose, maximise, proposals, refined, thompson
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from tests.checker import unchecked
 from tests.posterior_cases import normal, refused
@@ -125,12 +124,14 @@ def test_an_interrupted_loop_keeps_what_it_saw() -> None:
     assert torch.equal(found.data.inputs, whole.data.inputs)
 
 
-def test_functions_are_refined_in_parts_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = Search(candidates=40, starts=2, steps=3)
-    whole = thompson(posterior(), BOX, 5, search=search, generator=0)
+def test_functions_are_refined_in_parts_as_all_at_once() -> None:
+    functions = posterior().draw_functions(5, generator=0)
+    starts = BOX[0] + (BOX[1] - BOX[0]) * torch.rand(5, 2, 2, dtype=torch.float64)
+    whole = refined(functions, starts, BOX, 3)
+    assert not torch.equal(whole, starts[:, 0])
     two_functions = 2 * 8 * 8 * 2 * (30 + 500)
-    monkeypatch.setattr(sys.modules["lapwing.gp.thompson"], "ROOM", two_functions)
-    torch.testing.assert_close(thompson(posterior(), BOX, 5, search=search, generator=0), whole)
+    for max_bytes in (1, two_functions):
+        torch.testing.assert_close(refined(functions, starts, BOX, 3, max_bytes), whole)
 
 
 def test_each_function_at_places_of_its_own() -> None:
