@@ -11,7 +11,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import DataError, ShapeError
 from lapwing.jacobian.products.copies import Copies
-from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained
+from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import OutputSums, Regulariser
 from lapwing.methods.hessian_free.responses import HELD
