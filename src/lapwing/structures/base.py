@@ -170,7 +170,7 @@ class FitTask:
         )
 
 
-def multiplied(model: Model, passes: int) -> int:
+def multiplied(model: Model, passes: int) -> float:
     """Multiplications of so many backward passes an example over all data, with the second moments of what they make.
 
     Args:
@@ -178,7 +178,8 @@ def multiplied(model: Model, passes: int) -> int:
         passes: Backward passes an example.
     """
     first = model.data.first()
-    return BACKWARD * passes * model.data.about(count(first)) * multiplications(model.network, first)
+    examples = model.data.about(count(first))
+    return float(BACKWARD * passes * examples * multiplications(model.network, first))
 
 
 def seeded_by_data(model: Model) -> torch.Generator:

@@ -127,16 +127,16 @@ class ShiftedSpectra:
     def _weakest(self) -> float:
         return float((self.shifts / self.scales).min())
 
-    def cost(self, cotangents: int, positions: int) -> float:
+    def cost(self, cotangents: int, positions: int) -> int:
         """Multiplications that ``covariances`` takes for an example."""
         side = cotangents * positions
         pairs = len(self.left_nodes.values) * len(self.right_nodes.values)
         moments = 2 * (side**2 * len(self.left) + positions**2 * len(self.right))
         return moments + pairs * side**2
 
-    def cost_by_weights(self, cotangents: int, positions: int) -> float:
+    def cost_by_weights(self, cotangents: int, positions: int) -> int:
         """Multiplications of the same from the matrix of weights."""
-        products = cotangents * (cotangents + 1) / 2 * (1 + len(self.shifts))
+        products = cotangents * (cotangents + 1) // 2 * (1 + len(self.shifts))
         return len(self.left) * len(self.right) * (cotangents * positions + products)
 
     def covariances(
