@@ -77,22 +77,22 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         choose(posterior(), BOX, 3)
     with unchecked(), refused(ConfigError, "bounds to be one of Tensor. Got list"):
         thompson(posterior(), [[0.0, 0.0], [1.0, 2.0]])
-    with refused(ConfigError, "bounds whose lowest values are below the highest. Got [[1.0, 2.0], [0.0, 0.0]]"):
+    with refused(ConfigError, "lowest values are below the highest"):
         thompson(posterior(), BOX.flip(0))
 
 
 def test_what_is_no_search_of_one_output_is_refused() -> None:
     x, start = normal(8, 2), posterior()
     classes = lw.GP(Matern(0.5), lw.Bernoulli()).fit((x, x[:, 0] > 0))
-    with unchecked(), refused(ConfigError, "posterior to be one of GPPosterior. Got a LaplaceGPPosterior"):
+    with unchecked(), refused(ConfigError, "Got a LaplaceGPPosterior"):
         thompson(classes, BOX)
-    with unchecked(), refused(ConfigError, "search to be one of Search. Got int 100"):
+    with unchecked(), refused(ConfigError, "Search. Got int 100"):
         maximise(peak, start, BOX, search=100)
     with unchecked(), refused(ConfigError, "batch to be a whole number"):
         thompson(start, BOX, 2.0)
     with unchecked(), refused(DataError, "numbers in values"):
         choose(start, "x")
-    with refused(ShapeError, "a process of one output. Got 2. Try a fit to the one to be largest"):
+    with refused(ShapeError, "a process of one output. Got 2"):
         choose(GP().fit((x, x)), x)
 
 
@@ -105,9 +105,9 @@ def test_a_function_returns_its_values_in_any_form(kind: Any) -> None:
 
 
 def test_a_function_returns_a_value_for_each_input() -> None:
-    with refused(ShapeError, "2 values of the function, one an input [2, 2]. Got shape [2, 2]"):
+    with refused(ShapeError, "one an input [2, 2]. Got shape"):
         maximise(lambda x: x, posterior(10), BOX, batch=2, search=Search(candidates=50, steps=2))
-    with refused(DataError, "finite values of the function. Got [nan] at [["):
+    with refused(DataError, "finite values of the function"):
         maximise(lambda x: x[:, 0] / 0 - x[:, 1] / 0, posterior(10), BOX, search=Search(candidates=50, steps=2))
 
 
@@ -118,7 +118,7 @@ def test_an_interrupted_loop_keeps_what_it_saw() -> None:
         return peak(x)
 
     calls, search = iter(range(2)), Search(candidates=50, steps=2)
-    with pytest.warns(lw.ConvergenceWarning, match="interrupted after 2 of 5 batches, which the posterior holds"):
+    with pytest.warns(lw.ConvergenceWarning, match="interrupted after 2 of 5 batches"):
         found = maximise(interrupted, posterior(10), BOX, rounds=5, batch=3, search=search, generator=0)
     whole = maximise(peak, posterior(10), BOX, rounds=2, batch=3, search=search, generator=0)
     assert torch.equal(found.data.inputs, whole.data.inputs)
