@@ -193,7 +193,7 @@ def test_a_posterior_with_correlated_filters_is_climbed_to(generator: torch.Gene
     net, z = UNet(scales=2, channels=4, generator=generator).double(), normal(1, 1, 4, 6)
     rays = Rays(normal(ROWS, 24, seed=5))
     start = ImagePosterior.of(net, z, rays, normal(ROWS, seed=6), noise_std=0.5, samples=400)
-    found = TVPredCP(steps=2 * WINDOW, refresh=WINDOW, samples=2).fit(start)
+    found = TVPredCP(steps=2 * WINDOW, refresh=WINDOW, probes=2, samples=2).fit(start)
     image = found.observed.image
     assert isinstance(image, Filtered) and found.observed.layout == start.observed.layout
     assert not bool((image.filters.lengths[:2] == 0.5).any() or (image.filters.precisions == 1.0).any())

@@ -40,7 +40,7 @@ def test_an_operator_that_is_large_keeps_its_matrix() -> None:
     solved = operator.solve(column)
     assert torch.equal(matrix, before)
     torch.testing.assert_close(solved, column / (1 + column.square().sum()))
-    torch.testing.assert_close(operator.root() @ (operator.root().mT @ column), matrix @ column)
+    torch.testing.assert_close(operator.root() @ (operator.root().T @ column), matrix @ column)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

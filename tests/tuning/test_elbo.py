@@ -219,12 +219,12 @@ def test_of_many_outputs_the_bound_makes_no_covariance_and_few_examples_at_a_tim
 ) -> None:
     """Where a covariance is not to be made, outputs are drawn without one; budgets decide how many at once."""
     x, y = normal(5, 2), torch.arange(5)
-    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, 600).double(), (x, y))
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, 300).double(), (x, y))
     (whole,) = tried(posterior)
     sizes: list[int] = []
     excess_of = BoundSearch._excess_of
     monkeypatch.setattr(BoundSearch, "_excess_of", lambda *args: sizes.append(len(args[3])) or excess_of(*args))
     with Meter() as meter:
-        found = search_of(posterior, max_bytes=2 * OUTPUTS * 600 * DRAWN).attempt(0.0, None)
-    assert sizes == [2, 2, 1] and meter.largest < 8 * 600**2
+        found = search_of(posterior, max_bytes=2 * OUTPUTS * 300 * DRAWN).attempt(0.0, None)
+    assert sizes == [2, 2, 1] and meter.largest < 2 * 8 * 300**2
     assert found.charge == whole.charge and abs(found.bound - whole.bound) < 0.01 * abs(whole.bound)
