@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from lapwing.jacobian.layers.base import NUMBERS
 from lapwing.jacobian.layers.linear import Linear, pairs_cost, rows_cost, turned
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
 
@@ -26,6 +27,31 @@ def test_pairs_of_positions_have_the_covariance_of_rows(generator: torch.Generat
     scale = torch.stack([factor.matrix(variance) for variance in variances])
     torch.testing.assert_close(factor.from_pairs(scale), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(factor.covariances(variances), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "t"), [(140, 4), (12, 40)], ids=["pairs", "rows"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_examples_of_several_pieces_are_as_alone(generator: torch.Generator, n: int, t: int, m: int) -> None:
+    """More examples than a processor's cache has room for."""
+    g = torch.randn(n, 2, 1, 200, t, generator=generator, dtype=torch.float64)
+    a = torch.randn(n, 1, 200, t, generator=generator, dtype=torch.float64)
+    factor = Linear("w", None, g, a)
+    variances = torch.rand(m, 200 * 200, generator=generator, dtype=torch.float64)
+    alone = [factor.taken(slice(i, i + 1)).covariances(variances) for i in range(n)]
+    torch.testing.assert_close(factor.covariances(variances), torch.cat(alone, 1), rtol=1e-12, atol=1e-12)
+
+
+def test_matrices_of_several_pieces_are_turned_as_alone(generator: torch.Generator) -> None:
+    n, o, i, t = 11, 2, 4, 2**14
+    g = torch.randn(n, 1, 1, o, t, generator=generator, dtype=torch.float64)
+    factor = Linear("w", None, g, torch.randn(n, 1, i, t, generator=generator, dtype=torch.float64))
+    assert n * i * t > NUMBERS
+    bases = []
+    for side in (o, i):
+        root = torch.randn(side, side, generator=generator, dtype=torch.float64)
+        bases.append(decompose(root @ root.mT))
+    alone = [factor.taken(slice(k, k + 1)).rotated(*bases).rows() for k in range(n)]
+    torch.testing.assert_close(factor.rotated(*bases).rows(), torch.cat(alone))
 
 
 def test_few_positions_are_paired_and_many_are_not() -> None:
