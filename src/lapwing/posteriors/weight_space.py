@@ -215,6 +215,11 @@ class WeightPosterior(ExactPosterior):
             return self.network.size
         return sum(block.shape[0] for block in self.curvature.operator.blocks if keeps_variances(block))
 
+    @property
+    def predicts_by_draws(self) -> bool:
+        """See ``Capabilities.predicts_by_draws``."""
+        return self.data is not None and self._by_draws(self.data.first())
+
     def _by_draws(self, inputs: Inputs) -> bool:
         """Whether the Jacobian of one example is too large to be made, layer by layer, or takes too long.
 
