@@ -330,9 +330,21 @@ MUTANTS = (
     ),
     # posteriors and predictions
     m(
+        "ground/precision.py:Precision.operand",
+        "wide(x) if self.products == WIDE else x.to(self.products)",
+        "wide(x)",
+        "posteriors/test_rounding.py",
+    ),
+    m(
+        "ground/precision.py:Precision.error",
+        "0.1 * self.epsilon * largest / prior",
+        "0.1 * self.epsilon * largest * prior",
+        "posteriors/test_rounding.py",
+    ),
+    m(
         "posteriors/weight_space.py:WeightPosterior._deviations",
-        "return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)",
-        "return (operator.root() @ epsilon.to(operator.dtype)).to(weights)",
+        "return (operator.inverse_root() @ epsilon.to(operator.device, operator.dtype)).to(weights)",
+        "return (operator.root() @ epsilon.to(operator.device, operator.dtype)).to(weights)",
         "posteriors/test_weight_space.py",
     ),
     m(
@@ -409,8 +421,8 @@ MUTANTS = (
     ),
     m(
         "likelihoods/gaussian.py:Gaussian.exact_log_joint",
-        "outputs.covariance.double().reshape(size, size) + torch.diag(noise)",
-        "outputs.covariance.double().reshape(size, size) + torch.diag(1 / noise)",
+        "wide(outputs.covariance).reshape(size, size) + torch.diag(noise)",
+        "wide(outputs.covariance).reshape(size, size) + torch.diag(1 / noise)",
         "likelihoods/test_density.py",
     ),
     m(
@@ -507,8 +519,8 @@ MUTANTS = (
     ),
     m(
         "gp/regression/evidence.py:log_density",
-        "float((rest * alpha).double().sum()) + sizes + c * n * math.log(2 * math.pi)",
-        "float((rest * alpha).double().sum()) + sizes + n * math.log(2 * math.pi)",
+        "float((rest * wide(alpha)).sum()) + sizes + c * n * math.log(2 * math.pi)",
+        "float((rest * wide(alpha)).sum()) + sizes + n * math.log(2 * math.pi)",
         "gp/regression/test_posterior.py",
     ),
     m(
@@ -555,8 +567,8 @@ MUTANTS = (
     ),
     m(
         "gp/regression/evidence.py:GroupGradient.of",
-        "(diagonal * group.noise).double()",
-        "diagonal.double()",
+        "wide(diagonal * group.noise)",
+        "wide(diagonal)",
         "gp/tuning/test_evidence.py",
     ),
     # scores
@@ -592,8 +604,8 @@ MUTANTS = (
     ),
     m(
         "metrics/classification.py:auroc",
-        "below.double().mean() / (2 * low.numel())",
-        "below.double().mean() / low.numel()",
+        "wide(below).mean() / (2 * low.numel())",
+        "wide(below).mean() / low.numel()",
         "metrics/test_classification.py",
     ),
     m(

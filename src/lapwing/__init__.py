@@ -12,7 +12,7 @@ from lapwing.evaluation import baselines, corruptions, diagnosis
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.gp import GP
-from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning, PrecisionWarning
 from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.likelihoods import (
     Bernoulli,
@@ -83,6 +83,7 @@ __all__ = [
     "Nystrom",
     "Poisson",
     "Posterior",
+    "PrecisionWarning",
     "Prior",
     "Regression",
     "Sampled",

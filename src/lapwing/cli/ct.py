@@ -20,6 +20,7 @@ from lapwing.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
 from lapwing.ct.design import Criterion
 from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_count, check_positive, warn
+from lapwing.ground.precision import wide
 
 LEAST = 0.01
 """Noise over the mean of a sinogram, at least: rays through pixels are off by as much at the edges of an object."""
@@ -217,7 +218,7 @@ def check_object(sinogram: Float[Tensor, "*angles bins"], scan: Path) -> None:
     Warns:
         DataWarning: If it looks like counts.
     """
-    mean = float(sinogram.double().mean())
+    mean = float(wide(sinogram).mean())
     largest = float(sinogram.max())
     hint = "lapwing.ct.log_transform(counts, photons), which makes a sinogram of counted photons"
     if not mean > 0:
@@ -255,7 +256,7 @@ def angles_of(scan: Scan, path: Path | None) -> Float[Tensor, " angles"]:
     if found.shape != (count,) or found.dtype.kind not in "fiu":
         got = f"{list(found.shape)} of {found.dtype} in {path}"
         raise DataError(f"{count} angles, one a projection", got, "the angles of this scan")
-    return torch.as_tensor(found, dtype=torch.float64)
+    return torch.as_tensor(found, dtype=torch.float64, device="cpu")
 
 
 def write_picture(image: Float[Tensor, "*shape"], path: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from lapwing.gp.recipe import lengthscales, standard_deviations
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, check_fraction, warn
 from lapwing.ground.files.records import Records
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import track
 from lapwing.show.report.regression import write_regression_report
 
@@ -117,7 +118,7 @@ def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n
 
 def _warn_of_units(process: GPPosterior, names: Sequence[str], table: np.ndarray) -> None:
     """Warn of columns that are all far from where the posterior has seen any."""
-    inputs = process.data.inputs.double().cpu().numpy()
+    inputs = wide(process.data.inputs).cpu().numpy()
     for name, known, new in zip(names, inputs.T, table.T, strict=False):
         low = known.min()
         high = known.max()

@@ -16,6 +16,7 @@ from lapwing.ct.operators import Product
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
 from lapwing.ground.layout import together
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linalg import Dense, Diagonal
@@ -226,8 +227,8 @@ class Design:
         if criterion == "ese":
             found = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
         else:
-            eye = torch.eye(self.bins, dtype=torch.float64, device=covariance.device)
-            found = (0.5 * torch.logdet(eye + covariance.double() / self.noise_std**2)).to(covariance)
+            eye = torch.eye(self.bins, **wide_like(covariance))
+            found = (0.5 * torch.logdet(eye + wide(covariance) / self.noise_std**2)).to(covariance)
         found[list(self.done)] = -torch.inf
         return found
 
@@ -276,7 +277,7 @@ class Design:
         if not self.chosen:
             return self.drawn
         rays = self.rays(self.chosen)
-        kyy = Dense(0.5 * (self.cross[rays] + self.cross[rays].mT).double())
+        kyy = Dense(0.5 * wide(self.cross[rays] + self.cross[rays].mT))
         noisy = kyy.plus_diagonal(torch.full_like(kyy.diagonal(), self.noise_std**2))
-        solved = noisy.solve((self.drawn[rays] + self.noise_std * self.noise[rays]).double())
+        solved = noisy.solve(wide(self.drawn[rays] + self.noise_std * self.noise[rays]))
         return self.drawn - self.cross @ solved.to(self.cross)

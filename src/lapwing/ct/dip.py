@@ -32,6 +32,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.files.atomic import check_directory, file_at
 from lapwing.ground.files.checkpoint import Checkpoint
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
@@ -223,12 +224,12 @@ class DeepImagePrior:
         if self.checkpoint is None:
             return start, None
         settings = {
-            "network": f"{len(weights)} weights, {float(weights.double().norm()):.9g} long",
-            "sinogram": f"{len(y)} rays, {float(y.double().norm()):.9g} long",
+            "network": f"{len(weights)} weights, {float(wide(weights).norm()):.9g} long",
+            "sinogram": f"{len(y)} rays, {float(wide(y).norm()):.9g} long",
             "settings": f"tv {self.tv}, rate {self.rate}, held out {self.held_out}, seed {self.seed}",
             "noise": f"{task.noise_std}",
-            "input": f"{z.numel()} numbers that come to {float(z.double().sum()):.9g}",
-            "operator": f"a back-projection {float(task.operator.pull(y[:, None]).double().norm()):.9g} long",
+            "input": f"{z.numel()} numbers that come to {float(wide(z).sum()):.9g}",
+            "operator": f"a back-projection {float(wide(task.operator.pull(y[:, None])).norm()):.9g} long",
         }
         file = Checkpoint(ARCHIVE, FitState, file_at(self.checkpoint), settings)
         return file.read(weights.device) or start, file

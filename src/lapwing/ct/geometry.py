@@ -257,7 +257,7 @@ def in_radians(angles: Any) -> Float[Tensor, " angles"]:
         ...
         lapwing.ground.errors.ConfigError: Expected angles in radians, at most 3π. Got values up to 90, ... degrees...
     """
-    theta = torch.as_tensor(angles, dtype=torch.float64).cpu()
+    theta = torch.as_tensor(angles, dtype=torch.float64, device="cpu")
     if theta.ndim != 1 or not len(theta):
         raise ShapeError("angles as a vector [angles]", f"shape {list(theta.shape)}", "equidistant(60)")
     check_finite(theta, "angles", "leaving out those projections")

@@ -22,6 +22,7 @@ from lapwing.ground.errors import DataError, ShapeError, check_count, check_frac
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.moving import Mover
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared, fields_of
 from lapwing.jacobian.network.modes import undisturbed
@@ -291,7 +292,7 @@ class ImagePosterior(Capabilities):
         if weights.shape[1:] != self.shape or not len(weights):
             raise ShapeError(f"functionals of shape [m, {list(self.shape)}]", f"{list(weights.shape)}", "mask[None]")
         a = weights.flatten(1).to(self.observed.weights)
-        variance = (a.mT.double() * self.covariance(a.mT).double()).sum(0)
+        variance = (wide(a.mT) * wide(self.covariance(a.mT))).sum(0)
         return Interval(a @ self.mean.flatten(), variance.clamp_min(0).sqrt().to(a), level)
 
     @property
@@ -316,7 +317,7 @@ class ImagePosterior(Capabilities):
 
     def weights_fingerprint(self) -> str:
         """What tells the weights where the network was made linear from others."""
-        return f"weights {float(self.observed.weights.double().sum()):.12g} in sum"
+        return f"weights {float(wide(self.observed.weights).sum()):.12g} in sum"
 
     @property
     def training(self) -> Observed:
@@ -343,7 +344,7 @@ class ImagePosterior(Capabilities):
         """How well the network's image fits what was measured."""
         chunks = list(self.observed.visit())
         outputs, targets = (torch.cat([getattr(c, name) for c in chunks]) for name in ("outputs", "targets"))
-        nll = float(self.fitted.nll(outputs.double(), targets.double()).sum())
+        nll = float(self.fitted.nll(wide(outputs), wide(targets)).sum())
         misfit = float((self.fitted.score(outputs, targets) * (targets - outputs)).sum())
         return Totals((Fingerprint(len(targets), 0.0, 0.0, nll),), float(len(targets)), misfit, None)
 
@@ -399,5 +400,5 @@ def image_prior(observed: Observed, generator: torch.Generator | None = None) ->
         for part in torch.arange(DRAWS).split(min(BLOCK, image.width)):
             noise = probes.gaussian((len(part), *image.outputs.shape), like=total, generator=generator)
             total += image.pull(noise).square().sum(1)
-    size = float(image.outputs.double().square().sum()) or len(total)  # a blank one has no size
-    return GPrior().scaled_by(total.double() * (len(total) / size / DRAWS), observed.layout)
+    size = float(wide(image.outputs).square().sum()) or len(total)  # a blank one has no size
+    return GPrior().scaled_by(wide(total) * (len(total) / size / DRAWS), observed.layout)

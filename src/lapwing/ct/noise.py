@@ -16,6 +16,7 @@ from lapwing.ct.projector import Projector
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_positive
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.results import Estimate
 from lapwing.linalg.operators.base import unit_vectors
@@ -196,7 +197,7 @@ def noise_level(
     """
     sinogram = as_tensor(sinogram)
     check_real(sinogram, "sinogram")
-    y = geometry.check(sinogram).detach().double().view(len(geometry.theta), geometry.slices, geometry.bins)
+    y = wide(geometry.check(sinogram).detach()).view(len(geometry.theta), geometry.slices, geometry.bins)
     angles = _at_equal_distances(len(geometry.theta), RAYS // geometry.bins)
     y = y[angles]
     largest = float(y.abs().max())
@@ -297,8 +298,8 @@ def _image_kernels(geometry: Geometry, like: Tensor) -> list[Float[Tensor, "n n"
     """``T R Tᵀ`` of one slice for each power; R is periodic, and so diagonal over the frequencies of the image."""
     projector = Projector(geometry, like.dtype, like.device)
     height, width = geometry.pixels
-    vertical = torch.fft.fftfreq(height).to(like)[:, None]
-    horizontal = torch.fft.rfftfreq(width).to(like)
+    vertical = wide(torch.fft.fftfreq(height)).to(like)[:, None]
+    horizontal = wide(torch.fft.rfftfreq(width)).to(like)
     periods = max(height, width) * (vertical.square() + horizontal.square()).sqrt()
     powers = [periods.clamp_min(1.0) ** -power for power in POWERS]  # the mean as the slowest wave
     rays = len(geometry.theta) * geometry.bins

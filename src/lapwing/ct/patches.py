@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
+from lapwing.ground.precision import wide
 
 FLOOR = 1e-6
 """Variance that every pixel has at least, over the squared range of the true image."""
@@ -87,7 +88,7 @@ def log_density(
         raise ShapeError(f"a truth of shape {list(mean.shape)} and draws of it", came, "posterior.deviations")
     if not bool(deviations.isfinite().all()):
         raise NumericalError("finite draws of the image", "NaN or infinity", "a stronger prior, or float64")
-    error = (truth - mean).flatten().double()
+    error = wide(truth - mean).flatten()
     check_finite(error, "images", "the reconstruction of a finite sinogram")
     counted = torch.ones_like(error, dtype=torch.bool) if mask is None else _checked(mask, mean.shape).flatten()
     floor = FLOOR * float(truth.max() - truth.min()) ** 2
@@ -97,7 +98,7 @@ def log_density(
         index = index[counted[index]]
         if not len(index):
             continue
-        covariance = patch_covariance(deviations[:, index].double())
+        covariance = patch_covariance(wide(deviations[:, index]))
         covariance.diagonal().add_(floor)
         factor, failed = torch.linalg.cholesky_ex(covariance)
         if int(failed):
@@ -140,7 +141,7 @@ def psnr(
         raise ShapeError(
             f"an image {list(truth.shape)}, as the truth is", f"{list(image.shape)}", "image.view_as(truth)"
         )
-    error = float((image - truth).double().square().mean())
+    error = float(wide(image - truth).square().mean())
     span = float(truth.max() - truth.min())
     if not (error and span):
         return -math.inf if error else math.inf

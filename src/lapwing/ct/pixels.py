@@ -15,6 +15,7 @@ from lapwing.ct.observed import Measurement, like_of_measurement
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_positive
+from lapwing.ground.precision import wide
 from lapwing.linear.model import Matrix
 
 LENGTHSCALES = (None, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -47,7 +48,7 @@ def pixel_prior(shape: Sequence[int], lengthscale: float | None = None, *, like:
     _check_lengths([lengthscale])
     _check_sides(shape)
     tensor = torch.zeros(()) if like is None else like
-    points = torch.ones(*shape).nonzero().double()
+    points = wide(torch.ones(*shape).nonzero())
     root = torch.linalg.cholesky(_correlation(points, points, lengthscale))
     return Matrix(root.to(tensor).view(1, *shape, 1, -1))
 
@@ -112,13 +113,13 @@ def fit_pixels(
     if operator.shape != (len(sinogram), math.prod(shape)):
         came = f"{len(sinogram)} measurements, an image {list(shape)} and an operator {list(operator.shape)}"
         raise ShapeError("an operator for this sinogram and image", came, "sinogram.flatten()")
-    places = torch.ones(*shape).nonzero().double()
+    places = wide(torch.ones(*shape).nonzero())
     fits: list[PixelFit] = []
     for scale in lengthscales:
         columns = [_correlation(places, part, scale).to(sinogram) for part in places.split(BLOCK)]
         gram = operator.push(torch.cat([operator.push(block) for block in columns], 1).mT)
-        values, basis = torch.linalg.eigh(0.5 * (gram + gram.mT).double())
-        fits.append(_likeliest(scale, values.clamp_min(0), (basis.mT @ sinogram.double()).square(), noise_std**2))
+        values, basis = torch.linalg.eigh(0.5 * wide(gram + gram.mT))
+        fits.append(_likeliest(scale, values.clamp_min(0), (basis.mT @ wide(sinogram)).square(), noise_std**2))
     return max(fits, key=lambda fit: fit.log_evidence)
 
 
@@ -156,4 +157,4 @@ def _correlation(
     one: Float[Tensor, "n axes"], other: Float[Tensor, "m axes"], lengthscale: float | None
 ) -> Float[Tensor, "n m"]:
     distances = torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist")  # zeros are exact
-    return (distances == 0).double() if lengthscale is None else torch.exp(-distances / lengthscale)
+    return wide(distances == 0) if lengthscale is None else torch.exp(-distances / lengthscale)

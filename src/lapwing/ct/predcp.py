@@ -16,6 +16,7 @@ from lapwing.ct.image import RANK, RTOL, ImagePosterior
 from lapwing.ct.variation import undiffed
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, check_count, check_positive, warn
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.linalg import Diagonal
@@ -103,7 +104,7 @@ class TVPredCP:
         """
         observed = posterior.observed
         generator = torch.Generator().manual_seed(self.seed)
-        start = MaternFilters.of(observed.layout, 1.0, 0.5, observed.weights.new_empty(0, dtype=torch.float64))
+        start = MaternFilters.of(observed.layout, 1.0, 0.5, torch.empty(0, **wide_like(observed.weights)))
         if not any(start.smooth):
             raise ConfigError(
                 "filters of more than one tap for TV-PredCP", "none", "the g-prior: ImagePosterior.of(...)"
@@ -145,7 +146,7 @@ class TVPredCP:
         solver = CG(preconditioner=LowRank(min(RANK, len(posterior.observed.targets))))
         tangent = Tangent(Filtered(posterior.observed, filters))
         found = tangent.mode(Isotropic(1.0), posterior.noise_scale, solver=solver, rtol=RTOL)
-        return filters.forward(found.weights[:, None].double())
+        return filters.forward(wide(found.weights[:, None]))
 
     def _evidence(
         self,

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.layers.base import contracted
 from lapwing.linalg import LowRank, Structured
 
@@ -24,8 +25,8 @@ def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[
         if not isinstance(operator, LowRank) or operator.base is None or first.base is None:
             return None
         place = first.factor.abs().argmax()
-        sigma = (operator.factor.flatten()[place] / first.factor.flatten()[place]).square().double()
-        tau = operator.base.values.double() / first.base.values.double()
+        sigma = wide((operator.factor.flatten()[place] / first.factor.flatten()[place]).square())
+        tau = wide(operator.base.values) / wide(first.base.values)
         rounding = 16 * torch.finfo(first.dtype).eps
         if bool(tau.max() > (1 + rounding) * tau.min()):
             return None
@@ -38,8 +39,8 @@ def low_rank(
 ) -> Float[Tensor, "m n k k"]:
     """``J (σ U Uᵀ + τ D)⁻¹ Jᵀ`` for several σ and τ: ``(J D⁻¹ Jᵀ - Z diag(σ / (τ + σ m)) Zᵀ) / τ`` (Woodbury)."""
     whitened, seen, sizes = first.split(rows.flatten(0, 1))
-    whole = whitened.view(*rows.shape).double()
-    sigma, tau = torch.tensor(multiples, dtype=torch.float64, device=rows.device).unbind(1)
+    whole = wide(whitened.view(*rows.shape))
+    sigma, tau = torch.tensor(multiples, **wide_like(rows)).unbind(1)
     gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)
     taken = contracted(seen.view(*rows.shape[:2], -1), gain)
     return (((whole @ whole.mT) - taken) / tau[:, None, None, None]).to(rows)

@@ -9,11 +9,13 @@ import torch
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries
 from lapwing.ground.data.sources import Data
+from lapwing.ground.precision import DOUBLE, Precision, wide_like
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Dense
+from lapwing.linalg.products import add_product, product
 
 
 class DenseSum:
@@ -24,6 +26,7 @@ class DenseSum:
 
     Args:
         network: The network whose weights are uncertain.
+        precision: In what products are made.
     """
 
     at_once = COLUMNS
@@ -31,11 +34,12 @@ class DenseSum:
     """Whether the Jacobian of a layer with several positions is not written down."""
     """Cotangents it takes at once: one, where more would share no work."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, precision: Precision = DOUBLE) -> None:
         self._network = network
+        self._precision = precision
         self.floats = network.layout.size
         """Numbers it needs for each example and cotangent, beyond the layer factors: here one explicit row."""
-        self._total = torch.zeros(network.size, network.size, dtype=torch.float64, device=network.like.device)
+        self._total = torch.zeros(network.size, network.size, **wide_like(network.like))
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in ``Σ B_nt ⊗ a_nt a_ntᵀ`` of one chunk, where the outputs are those of one layer at every position.
@@ -44,25 +48,25 @@ class DenseSum:
             head: The layer, which knows its inputs a; its gradient is the identity, and nothing is pulled back.
             entries: The output Hessians B.
         """
-        a = head.columns.double().squeeze(1).mT.flatten(0, 1)
+        a = self._precision.operand(head.columns).squeeze(1).mT.flatten(0, 1)
         places = torch.arange(self._network.size)
-        own = head.matrix(self._network.part(head.names, places).to(a.device))[0]
+        own = head.matrix(self._network.part(head.names, places).to(self._total.device))[0]
         diagonals, beside = zip(*entries(), strict=True)
-        b = torch.cat(diagonals)
-        v = None if beside[0] is None else torch.cat(beside)
+        b = torch.cat(diagonals).to(a)
+        v = None if beside[0] is None else torch.cat(beside).to(a)
         for j, row in enumerate(own):
-            self._total[row[:, None], row] += a.mT @ (b[:, j, None] * a)
+            self._total[row[:, None], row] += product(a.mT, b[:, j, None] * a)
             if v is not None and j + 1 < len(own):
                 products = v[:, j, None] * v[:, j + 1 :]
-                block = a.mT @ (products[:, :, None] * a[:, None]).flatten(1)
+                block = product(a.mT, (products[:, :, None] * a[:, None]).flatten(1))
                 later = own[j + 1 :].flatten()
                 self._total[row[:, None], later] -= block
                 self._total[later[:, None], row] -= block.mT
 
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
-        rows = jacobian_rows(self._network, factors).flatten(0, 1).double()
-        self._total.addmm_(rows.mT, rows)
+        rows = self._precision.operand(jacobian_rows(self._network, factors).flatten(0, 1))
+        add_product(self._total, rows.mT, rows)
 
     def share(self, data: Data) -> None:
         """Add what other processes have, each of which reads its own part of the data."""
@@ -70,4 +74,4 @@ class DenseSum:
 
     def result(self) -> BlockedCurvature:
         """The matrix."""
-        return BlockedCurvature(Dense(self._total))
+        return BlockedCurvature(Dense(self._total, epsilon=self._precision.epsilon))

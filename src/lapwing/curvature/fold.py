@@ -18,6 +18,7 @@ from lapwing.ground.data.inputs import check_inputs, chunks, tensors
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import all_of
 from lapwing.ground.errors import DataError, DataWarning, warn
+from lapwing.ground.precision import wide
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.model import Model
 
@@ -118,9 +119,9 @@ class Fold:
 
     def _count(self, forward: Pass, f: Tensor, y: Tensor) -> None:
         likelihood = self._model.likelihood
-        squares = sum(float(x.double().square().sum()) for x in tensors(forward.inputs))
+        squares = sum(float(wide(x).square().sum()) for x in tensors(forward.inputs))
         nll = float(likelihood.total_nll(f, y))
-        self.parts.append(Fingerprint(len(f), squares, float(y.double().square().sum()), nll))
+        self.parts.append(Fingerprint(len(f), squares, float(wide(y).square().sum()), nll))
         self._counted += likelihood.unweighted.count(y)
         self._misfit += float(likelihood.misfit(f, y))
         if self._with_score:

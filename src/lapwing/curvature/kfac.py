@@ -15,6 +15,7 @@ from lapwing.curvature.last_layer.outputs import Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose_all, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.layers.moments import RowMoment, Sharing
@@ -43,6 +44,7 @@ class KroneckerSum:
         sharing: How positions that share a weight are treated.
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
         rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
+        precision: In what products are made.
 
     Raises:
         ConfigError: If only single entries of a parameter are uncertain.
@@ -59,6 +61,7 @@ class KroneckerSum:
         sharing: Sharing = "expand",
         bias: Bias = "joint",
         rank: int | None = None,
+        precision: Precision = DOUBLE,
     ) -> None:
         if network.index is not None:
             raise ConfigError(
@@ -70,6 +73,7 @@ class KroneckerSum:
         self._sharing: Sharing = sharing
         self._bias = bias
         self._rank = rank
+        self._precision = precision
         self._index: dict[Names, Tensor] = {}
         self._gradients: dict[Names, MomentSum] = {}
         """``sum g gᵀ`` of each block."""
@@ -84,19 +88,19 @@ class KroneckerSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         for part in self._parts(factors):
-            gradients = part.gradient_moment(self._sharing)
+            gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                rows = part.rows().flatten(0, 1)
-                self._exact.setdefault(part.names, MomentSum()).add(RowMoment(rows, EXACT))
+                moment = RowMoment(part.rows().flatten(0, 1), EXACT, precision=self._precision)
+                self._exact.setdefault(part.names, self._sum(None)).add(moment)
                 continue
-            self._gradients.setdefault(part.names, MomentSum(self._rank)).add(gradients)
+            self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
             if not again:
                 self._add_inputs(part)
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
         if self._outputs is None:
-            self._outputs = OutputSum()
+            self._outputs = OutputSum(self._precision)
         self._outputs.add(entries)
         for part in self._parts([head]):
             self._add_inputs(part)
@@ -111,9 +115,9 @@ class KroneckerSum:
 
     def _add_inputs(self, factor: Factor) -> None:
         """Take in the inputs of one layer, and how many."""
-        inputs = factor.input_moment(self._sharing)
+        inputs = factor.input_moment(self._sharing, self._precision)
         assert inputs is not None
-        self._inputs.setdefault(factor.names, MomentSum(self._rank)).add(inputs)
+        self._inputs.setdefault(factor.names, self._sum(self._rank)).add(inputs)
         self._count[factor.names] += inputs.count
 
     def share(self, data: Data) -> None:
@@ -127,6 +131,9 @@ class KroneckerSum:
                 decompose_dealt(costly)
         for names, count in self._count.items():
             self._count[names] = int(data.added(torch.tensor(count)))
+
+    def _sum(self, rank: int | None) -> MomentSum:
+        return MomentSum(rank, self._precision.epsilon)
 
     @property
     def cut(self) -> bool:

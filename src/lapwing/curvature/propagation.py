@@ -176,7 +176,7 @@ class Propagation:
     def _precise(self, factor: T) -> T:
         operator = self.precisions[0].operator
         wide = not isinstance(operator, BlockDiagonal) and operator.dtype != self.model.network.like.dtype
-        return factor.double() if wide else factor
+        return factor.widened() if wide else factor
 
     def passes(self, inputs: Inputs) -> Iterator[Pass]:
         """Forward passes of as many examples at a time as fit ``BUDGET``."""

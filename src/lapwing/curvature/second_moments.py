@@ -16,6 +16,7 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.layers.moments import Moment
 from lapwing.linalg import FunctionOperator, nystrom
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero, decompose_root
+from lapwing.linalg.products import outer_sum
 
 LARGE = 3
 """Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
@@ -30,10 +31,12 @@ class MomentSum:
 
     Args:
         rank: Eigenpairs kept of a matrix with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
+        epsilon: Relative rounding of the products that are added up; ``None`` for that of float64.
     """
 
-    def __init__(self, rank: int | None = None) -> None:
+    def __init__(self, rank: int | None = None, epsilon: float | None = None) -> None:
         self._rank = rank
+        self._epsilon = epsilon
         self._columns: list[Tensor] = []
         self.cut = False
         """Whether it was decomposed into its leading eigenpairs alone."""
@@ -69,7 +72,7 @@ class MomentSum:
         if self._columns:
             x = torch.cat(self._columns, 1)
             self._columns = []
-            self.add_total(x @ x.mT)
+            self.add_total(outer_sum(x))
 
     @property
     def effort(self) -> int:
@@ -98,7 +101,7 @@ class MomentSum:
             return total
         few = leading(total.view(rows, rows), self._rank) if total.numel() == rows**2 else None
         self.cut = few is not None
-        return decompose_nonzero(total) if few is None else few
+        return decompose_nonzero(total, self._epsilon) if few is None else few
 
 
 def leading(matrix: Float[Tensor, "m m"], rank: int | None) -> Eigenbasis | None:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, take
+from lapwing.ground.precision import wide
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import BUDGET, Model
@@ -81,7 +82,7 @@ class TangentFeatures:
         """The features of one chunk, whose forward pass is at hand."""
         if not self.by_rows:
             moved = Columnwise(self.model, forward.inputs).push(self.changes)
-            return OutputFeatures(forward.outputs, moved.double().movedim(0, -1))
+            return OutputFeatures(forward.outputs, wide(moved).movedim(0, -1))
         f = forward.outputs
         blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
         values, *covariances = (torch.stack(found, dim=1).view(*f.shape, -1) for found in zip(*blocks, strict=True))
@@ -95,7 +96,7 @@ class TangentFeatures:
     @cached_property
     def _spread(self) -> Float[Tensor, "all _"]:
         """W and then every V, among all weights of their parameters."""
-        changes = self.changes.double() if self._half else self.changes
+        changes = wide(self.changes) if self._half else self.changes
         blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
         return self.model.network.spread(torch.cat(blocks, dim=1))
 
@@ -104,10 +105,10 @@ class TangentFeatures:
         k = self.changes.shape[1]
         total: list[Tensor] = []
         for factor in factors:
-            factor = (factor.double() if self._half else factor).explicit()
+            factor = (factor.widened() if self._half else factor).explicit()
             own = self.model.network.part(factor.names, self._spread)
-            parts = [factor.for_products().push(own[:, :k]).double()]
-            parts += [factor.covariance(variance).double() for variance in own[:, k:].unbind(1)]
+            parts = [wide(factor.for_products().push(own[:, :k]))]
+            parts += [wide(factor.covariance(variance)) for variance in own[:, k:].unbind(1)]
             total = [a + b for a, b in zip(total, parts, strict=True)] if total else parts
         return total
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.training_rows import TrainingRows, rows_of
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
+from lapwing.ground.precision import wide, without_tf32
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model
@@ -61,7 +62,8 @@ class TangentKernel:
         for a, b in zip(left, right, strict=True):
             weights = network.part(a.names, variance)
             if bool(weights.any()):
-                total += a.gram(b, weights)
+                with without_tf32():
+                    total += wide(a.gram(b, weights.to(a.g)))
         return total
 
     def cross(self, inputs: Inputs, training: TrainingRows, variance: Float[Tensor, " d"]) -> Float[Tensor, "m m2"]:
@@ -116,9 +118,9 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         the passes are made again for every pair of chunks. That memory, and m².
     """
     width = given.model.width
-    dtype = given.precisions[0].operator.dtype
+    operator = given.precisions[0].operator
     n = count(inputs)
-    each = given.model.survey.bytes(width, dtype.itemsize, given.extra)
+    each = given.model.survey.bytes(width, operator.dtype.itemsize, given.extra)
     together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
     means: dict[int, Tensor] = {}
 
@@ -127,7 +129,7 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         means[place.start] = f = forward.outputs
         return given.whitened(given.factors(forward, torch.cat(list(identity_cotangents(f)))))
 
-    whole = given.model.network.like.new_empty(width * n, width * n, dtype=dtype)
+    whole = torch.empty(width * n, width * n, dtype=operator.dtype, device=operator.device)
     places = [place for place, _ in chunks(inputs, together)]
     covariance = matrix_between_chunks(places, whitened, given.between, whole)
     return torch.cat([means[start] for start in sorted(means)]), covariance

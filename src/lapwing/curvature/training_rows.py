@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take
 from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import BUDGET, Model
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
@@ -20,7 +21,7 @@ from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
 
 def rows_of(model: Model, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] | None = None) -> list[Factor]:
-    """The rows ``uᵀ J`` of some examples by their layers' factors, in float64.
+    """The rows ``uᵀ J`` of some examples by their layers' factors, as products are made.
 
     Args:
         model: The network and its likelihood.
@@ -33,7 +34,7 @@ def rows_of(model: Model, inputs: Inputs, cotangents: Float[Tensor, "k n ..."] |
     forward = model.forward(inputs)
     if cotangents is None:
         cotangents = torch.cat(list(identity_cotangents(forward.outputs)))
-    return [factor.double() for factor in forward.factors(cotangents)]
+    return [factor.in_precision(model.precision) for factor in forward.factors(cotangents)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class TrainingRows(abc.ABC):
 
     @abc.abstractmethod
     def factors(self, model: Model, place: slice) -> list[Factor]:
-        """The rows of some examples by their layers' factors, in float64.
+        """The rows of some examples by their layers' factors, as products are made.
 
         Args:
             model: The network and its likelihood.
@@ -204,8 +205,8 @@ class InputRows(TrainingRows):
         probe = probes.gaussian((len(self), 1), like=like, generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             pulled = found.pull(model, probe)
-            came = found.push(model, variance.to(like)[:, None] * pulled).double()
-        expected = gram.double() @ probe.double()
+            came = wide(found.push(model, variance.to(like)[:, None] * pulled))
+        expected = wide(gram) @ wide(probe)
         if not bool((came - expected).norm() <= torch.finfo(like.dtype).eps ** 0.5 * expected.norm()):
             raise DataError(
                 "the training data in the order they had at the fit",

@@ -20,6 +20,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, check_kind
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.ground.shared import fields_of
 from lapwing.likelihoods import Categorical, Likelihood
@@ -219,7 +220,7 @@ class LaplaceGPPosterior:
             joint: Whether of all inputs together.
         """
         new = self.data.check(x)
-        x = new.double()
+        x = wide(new)
         c = self.width
         if joint:
             check_room("covariances of outputs", (len(x) * c,) * 2, new, "fewer inputs at a time")
@@ -378,7 +379,7 @@ class LaplaceGPPosterior:
             device: Where to.
         """
         near = self._near()
-        return replace(self, data=self.data.to(device), start=None if near is None else near.to(device))
+        return replace(self, data=self.data.to(device), start=None if near is None else moved(near, device))
 
     def _near(self) -> Float[Tensor, "n c"] | None:
         """Outputs at the data near which a mode is."""

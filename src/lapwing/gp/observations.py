@@ -17,6 +17,7 @@ from lapwing.ground.data.checks import check_there
 from lapwing.ground.data.inputs import Values, as_tensor
 from lapwing.ground.data.sources import Data, Source
 from lapwing.ground.errors import DataError, DataWarning, ShapeError, warn
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.results import Shown
 
 NAMED = 5
@@ -50,7 +51,7 @@ class Observations(Shown):
         inputs = torch.cat([batch.inputs for batch in batches])
         y = torch.cat([batch.targets for batch in batches])
         if not (inputs.is_floating_point() or inputs.is_complex()):
-            inputs = inputs.double()
+            inputs = wide(inputs)
         if inputs.ndim != 2 or not inputs.shape[1] or inputs.dtype not in (torch.float32, torch.float64):
             got = f"{inputs.dtype} {list(inputs.shape)}"
             hint = "x.flatten(1)" if inputs.ndim > 2 else "x[:, None] for a single dimension, x.float()"
@@ -86,9 +87,9 @@ class Observations(Shown):
         count = int(self._places.max()) + 1
         if count == len(self):
             return self
-        weight = 1 / self.relative.double()[:, None]
-        both = torch.cat([weight, weight * self.targets], 1)
-        sums = both.new_zeros(count, both.shape[1]).index_add_(0, self._places, both)
+        weight = 1 / wide(self.relative)[:, None]
+        both = torch.cat([weight, weight * wide(self.targets)], 1)
+        sums = both.new_zeros(count, both.shape[1]).index_add_(0, self._places.to(both.device), both)
         inputs = self.inputs.new_empty(count, self.inputs.shape[1]).index_copy_(0, self._places, self.inputs)
         return Observations(inputs, (sums[:, 1:] / sums[:, :1]).to(inputs), (1 / sums[:, 0]).to(inputs))
 
@@ -128,11 +129,11 @@ class Observations(Shown):
         if self.distinct is self:
             return torch.zeros_like(noise), torch.zeros_like(noise)
         averages = self.distinct
-        each = self.relative.double()
-        away = self.targets.double() - averages.targets[self._places].double()
+        each = wide(self.relative)
+        away = wide(self.targets) - wide(averages.targets[self._places])
         rest = (away.square() / each[:, None]).sum(0) / noise
         spare = len(self) - len(averages)
-        logs = each.log().sum() - averages.relative.double().log().sum()
+        logs = each.log().sum() - wide(averages.relative).log().sum()
         return -0.5 * (spare * torch.log(2 * math.pi * noise) + logs + rest), -0.5 * (spare - rest)
 
     def select(self, index: slice | Int[Tensor, " m"]) -> Observations:
@@ -141,7 +142,7 @@ class Observations(Shown):
         Args:
             index: Which.
         """
-        return Observations(self.inputs[index].double(), self.targets[index].double(), self.relative[index].double())
+        return Observations(wide(self.inputs[index]), wide(self.targets[index]), wide(self.relative[index]))
 
     def joined(self, more: Observations) -> Observations:
         """These and then others, as these are.
@@ -165,7 +166,7 @@ class Observations(Shown):
         Args:
             device: Where to.
         """
-        return Observations(self.inputs.to(device), self.targets.to(device), self.relative.to(device))
+        return Observations(moved(self.inputs, device), moved(self.targets, device), moved(self.relative, device))
 
     def check(self, x: Values) -> Float[Tensor, "m p"]:
         """New inputs, as these are.

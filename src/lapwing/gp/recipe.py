@@ -18,6 +18,7 @@ from lapwing.gp.regression.settings import Settings
 from lapwing.ground import probes
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, DataWarning, check_kind, warn
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 
@@ -170,7 +171,7 @@ def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
         >>> lengthscales(torch.tensor([[0.0], [4.0]]))
         (4.0,)
     """
-    x = inputs.double().cpu()
+    x = wide(inputs).cpu()
     x = x[torch.tensor(probes.permutation(len(x), generator=torch.Generator().manual_seed(0)))]
     distance = (x - x.roll(1, 0)).abs().median(0).values
     spread = standard_deviations(x)
@@ -180,5 +181,5 @@ def lengthscales(inputs: Float[Tensor, "n p"]) -> tuple[float, ...]:
 
 def standard_deviations(values: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
     """That of each column, float64; 0 where all are alike, whose mean may be another by rounding."""
-    x = values.double()
+    x = wide(values)
     return torch.where((x == x[0]).all(0), 0.0, x.std(0, correction=0))

@@ -18,6 +18,7 @@ from lapwing.gp.recipe import GP
 from lapwing.gp.regression.posterior import SMALL, GPPosterior
 from lapwing.gp.tuning.subsets import Subset
 from lapwing.ground.errors import ConvergenceWarning, check_positive, warn
+from lapwing.ground.precision import wide
 from lapwing.tuning import tune
 
 logger = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _back(self, values: Tensor, spread: bool = False) -> Any:
         """In the units of the targets."""
-        scaled = values.double().numpy()
+        scaled = wide(values).numpy()
         scaler = self._target_scale
         back = scaled * scaler.scale_ if spread else scaler.inverse_transform(scaled)
         return back[:, 0] if self._flat else back

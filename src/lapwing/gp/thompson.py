@@ -22,6 +22,7 @@ from lapwing.ground.errors import (
     check_kind,
     warn,
 )
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar, working
 
 RATE = 0.02
@@ -251,7 +252,7 @@ def proposals(posterior: GPPosterior, bounds: Tensor, search: Search) -> Float[T
     low, high = bounds
     local = int(LOCAL * search.candidates)
     uniform = torch.rand(search.candidates - local, len(low), generator=generator, dtype=torch.float64).to(inputs)
-    score = posterior.data.targets[:, 0].double()
+    score = wide(posterior.data.targets[:, 0])
     weight = torch.softmax((score - score.max()) / score.std(correction=0).clamp_min(1e-12), 0)
     around = inputs[torch.multinomial(weight.cpu(), local, replacement=True, generator=generator).to(inputs.device)]
     spread = 0.05 * (high - low) * probes.gaussian(list(around.shape), like=inputs, generator=generator)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide
 
 Mean: TypeAlias = Literal["zero", "constant", "linear"]
 """What a process is before data."""
@@ -72,7 +73,7 @@ def orthonormalised(
         basis: H, its first column ones where it has any.
         solved_basis: ``C⁻¹ H``.
     """
-    h = basis.double()
+    h = wide(basis)
     centre = h.mean(0)
     centre[:1] = 0.0
     lengths = (h - centre).norm(dim=0)
@@ -83,4 +84,4 @@ def orthonormalised(
     turned = vectors[:, spanned] * values[spanned].rsqrt()
     change = scales[:, None] * turned
     change[:1] -= centre @ change
-    return change, unit @ turned, solved_basis.double() @ change
+    return change, unit @ turned, wide(solved_basis) @ change

@@ -77,6 +77,10 @@ class NetworkWarning(UserWarning):
     """The network can be used, but something about it is probably a mistake."""
 
 
+class PrecisionWarning(UserWarning):
+    """Rounding is seen in the result; the sentence says how much of it."""
+
+
 class ConvergenceWarning(UserWarning):
     """An iteration stopped short of its tolerance; the result says how far it got."""
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.precision import wide, wide_like
 
 Params: TypeAlias = dict[str, Tensor]
 """Named parameters of a network, in the order of ``named_parameters``."""
@@ -155,5 +156,5 @@ def summed(parts: Iterable[Tensor], like: Tensor) -> Float[Tensor, "*shape"]:
     """
     total: Tensor | None = None
     for part in parts:
-        total = part.to(torch.float64, copy=True) if total is None else total.add_(part)
-    return torch.zeros_like(like, dtype=torch.float64) if total is None else total
+        total = wide(part, copy=True) if total is None else total.add_(wide(part))
+    return torch.zeros(like.shape, **wide_like(like)) if total is None else total

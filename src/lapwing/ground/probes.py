@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import check_count, check_kind
+from lapwing.ground.precision import has_double
 
 LARGE = 1e15
 """Poisson counts of larger means are drawn as normal ones: their skewness, below 1e-7, is what that leaves out."""
@@ -64,7 +65,9 @@ def gaussian(
         torch.Size([2, 3])
     """
     device = device_of(generator)
-    return torch.randn(list(shape), generator=generator, device=device, dtype=like.dtype).to(like.device)
+    in_full = device.type == "cpu" or has_double(device)
+    dtype = like.dtype if in_full else torch.float32
+    return torch.randn(list(shape), generator=generator, device=device, dtype=dtype).to(like)
 
 
 def rademacher(

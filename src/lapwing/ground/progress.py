@@ -371,6 +371,17 @@ _DISPLAY: ContextVar[Display | None] = ContextVar("display", default=None)
 """Of the call that is in progress in this thread."""
 
 
+def within() -> bool:
+    """Whether a call from outside is in progress in this thread; see ``working``.
+
+    Example:
+        >>> with working("fit"):
+        ...     within()
+        True
+    """
+    return _DISPLAY.get() is not None
+
+
 def visible(progress: bool | None) -> bool:
     """Whether a bar would be seen.
 

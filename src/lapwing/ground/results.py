@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import moved, wide
+
 Stopped: TypeAlias = Literal["converged", "iterations", "seconds", "stagnated", "breakdown", "interrupted"]
 """Why an iteration ended: at its tolerance, its limit of steps or of seconds, where rounding lets it go no further, out
 of room, by Ctrl-C."""
@@ -55,8 +57,8 @@ class Solution(Ended):
         Args:
             device: Where to.
         """
-        error = None if self.error is None else self.error.to(device)
-        return replace(self, value=self.value.to(device), residual=self.residual.to(device), error=error)
+        error = None if self.error is None else moved(self.error, device)
+        return replace(self, value=moved(self.value, device), residual=moved(self.residual, device), error=error)
 
     @property
     def distance(self) -> str:
@@ -133,8 +135,8 @@ class Estimate:
             Estimate(value=2.0, stderr=1.0, samples=2)
         """
         count = len(values)
-        stderr = float(values.double().std() / count**0.5) if count > 1 else math.inf
-        return cls(float(values.double().mean()), stderr, count)
+        stderr = float(wide(values).std() / count**0.5) if count > 1 else math.inf
+        return cls(float(wide(values).mean()), stderr, count)
 
     def __float__(self) -> float:
         return self.value

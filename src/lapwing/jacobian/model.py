@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.network.network import Network
@@ -34,12 +35,14 @@ class Model:
         survey: What is known of its layers.
         likelihood: p(y | f); says where the outputs' axes are.
         source: The data; ``None`` where there are none, as for a posterior loaded from a file.
+        precision: In what the large products over the data are made.
     """
 
     network: Network
     survey: Survey
     likelihood: Likelihood
     source: Data | None = None
+    precision: Precision = DOUBLE
 
     @property
     def data(self) -> Data:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, count, take
 from lapwing.ground.data.sources import Data
+from lapwing.ground.precision import Precision, Words
 from lapwing.jacobian.checks import check_depends, check_outputs, check_types, examples_apart, rounds_by_batch
 from lapwing.jacobian.detached_parameters import warn_of_detached
 from lapwing.jacobian.forward_pass import Pass
@@ -28,11 +29,12 @@ from lapwing.likelihoods import Likelihood
 logger = logging.getLogger(__name__)
 
 
-def surveyed(network: Network, likelihood: Likelihood, data: Data) -> Model:
+def surveyed(network: Network, likelihood: Likelihood, data: Data, precision: Words | None = None) -> Model:
     """The model of a network, surveyed on the first examples of the data; see ``first_pass``."""
     first = first_pass(network, data.first())
     head = makes_outputs(first.with_survey(first.survey, likelihood))
-    return Model(network, replace(first.survey, head=head), likelihood, data)
+    survey = replace(first.survey, head=head)
+    return Model(network, survey, likelihood, data, Precision.of(precision, network.like.device))
 
 
 def find_layers(network: Network, inputs: Inputs) -> Survey:

@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive
+from lapwing.ground.precision import wide, wide_like
 from lapwing.moments import Draws, JointMoments, Outputs
 from lapwing.predictive.distributions import Predictive
 from lapwing.predictive.links import SAMPLES, Link, check_link
@@ -183,7 +184,7 @@ class Likelihood(abc.ABC):
         Returns:
             One number a position, 0 where the target is ignored.
         """
-        return self.weight * self._nll(outputs, targets)
+        return self.weight * self._nll(outputs, targets.to(outputs.device))
 
     @final
     def total_nll(
@@ -195,10 +196,10 @@ class Likelihood(abc.ABC):
             outputs: Canonical outputs f.
             targets: Canonical targets y.
         """
-        total = outputs.new_zeros((), dtype=torch.float64)
+        total = torch.zeros((), **wide_like(outputs))
         for f, y in self.pieces(outputs, targets):
-            losses = self.nll(f.double(), y.double()) if y.is_floating_point() else self.nll(f, y)
-            total = total + losses.double().sum()
+            losses = self.nll(wide(f), wide(y)) if y.is_floating_point() else self.nll(f, y)
+            total = total + wide(losses).sum()
         return total
 
     @final
@@ -351,7 +352,7 @@ class Likelihood(abc.ABC):
 
         In float64 from the squares on: those of float32 overflow beyond 1e19.
         """
-        return outputs.new_zeros(outputs.shape[-1], dtype=torch.float64)
+        return torch.zeros(outputs.shape[-1], **wide_like(outputs))
 
     @final
     def misfit(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, ""]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.errors import DataWarning, warn
 from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
+from lapwing.ground.precision import wide
 from lapwing.likelihoods.base import Likelihood
 from lapwing.linalg.contrasts import contrasts
 from lapwing.moments import Outputs
@@ -77,13 +78,13 @@ class Categorical(Likelihood):
         Exponentials are taken in the dtype of the outputs, whose rounding is as large, in float32 at least; p adds up
         to one in float64. That of the most probable class is kept apart, so that 1 - p does not cancel.
         """
-        probs = torch.softmax(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), -1).double()
-        most = outputs.argmax(-1, keepdim=True)
+        probs = wide(torch.softmax(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), -1))
+        most = outputs.argmax(-1, keepdim=True).to(probs.device)
         largest = probs.gather(-1, most)
         others = probs.scatter_(-1, most, 0.0).sum(-1, keepdim=True)
         total = largest + others
         if targets is not None:
-            total = total.where((targets != IGNORED).unsqueeze(-1), torch.inf)
+            total = total.where((targets != IGNORED).to(total.device).unsqueeze(-1), torch.inf)
         probs /= total
         diagonal = torch.addcmul(probs, probs, probs, value=-1)
         diagonal.scatter_(-1, most, largest * others / total.square())
@@ -196,10 +197,10 @@ class Categorical(Likelihood):
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Int[Tensor, "*batch"]:
         """Labels with probability softmax(f), by inversion of the distribution function."""
-        below = torch.softmax(outputs.double(), -1).cumsum(-1)
+        below = torch.softmax(wide(outputs), -1).cumsum(-1)
         uniform = probes.uniform(outputs.shape[:-1], like=below, generator=generator)
         uniform = uniform.clamp(max=1 - 2**-53).unsqueeze(-1) * below[..., -1:]
-        return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1)
+        return (below <= uniform).sum(-1).clamp(max=outputs.shape[-1] - 1).to(outputs.device)
 
     def mean(self, outputs: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """Class probabilities softmax(f)."""
@@ -237,7 +238,7 @@ def _complement(probs: Tensor) -> Tensor:
 
 
 def _mask(matrix: Tensor, targets: Tensor | None) -> Tensor:
-    return matrix if targets is None else matrix.where((targets != IGNORED)[..., None, None], 0.0)
+    return matrix if targets is None else matrix.where((targets != IGNORED).to(matrix.device)[..., None, None], 0.0)
 
 
 def _roots_of_probabilities(

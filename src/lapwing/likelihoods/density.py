@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_count
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Estimate
 from lapwing.likelihoods.base import Likelihood
 from lapwing.moments import Draws, JointMoments, Moments, WideMoments
@@ -87,7 +88,7 @@ def log_joint(
     check_count("samples", samples, 2, usual=SAMPLES)
     values = outputs.draws(samples, generator=generator)
     losses = likelihood.unweighted.nll(values, targets.expand(values.shape[0], *targets.shape))
-    logs = -losses.reshape(values.shape[0], -1).sum(-1, dtype=torch.float64)
+    logs = -wide(losses).reshape(values.shape[0], -1).sum(-1)
     count = logs.shape[0]
     weights = torch.softmax(logs, 0)
     stderr = float(weights.std() * count**0.5) if count > 1 else math.inf

@@ -17,6 +17,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError
 from lapwing.ground.labels import check_target_shape, is_integral
+from lapwing.ground.precision import wide
 from lapwing.likelihoods.base import Likelihood
 from lapwing.moments import Outputs
 from lapwing.predictive.distributions import Counts, MultiLabel
@@ -62,7 +63,7 @@ class Elementwise(Likelihood, abc.ABC):
         self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"] | None = None
     ) -> tuple[Float[Tensor, "*batch c"], None]:
         """See ``Likelihood.hessian_entries``; there are none beside the diagonal."""
-        return self.weight * self._diagonal(outputs.double()), None
+        return self.weight * self._diagonal(wide(outputs)), None
 
     @abc.abstractmethod
     def _diagonal(self, outputs: Tensor) -> Tensor:

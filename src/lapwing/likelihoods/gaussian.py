@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError, NumericalError, ShapeError, precisions_of
+from lapwing.ground.precision import wide
 from lapwing.likelihoods.base import Likelihood
 from lapwing.likelihoods.elementwise import Elementwise, check_logarithms
 from lapwing.moments import Draws, JointMoments, Outputs
@@ -130,8 +131,8 @@ class Gaussian(Elementwise):
 
     def misfits(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, " c"]:
         """See ``Likelihood.misfits``: Σ ρ_i (y_i - f_i)² of each output i."""
-        squares = (targets.double() - outputs.double()).square()
-        return self.weight * self.precisions(outputs.double()) * squares.flatten(0, -2).sum(0)
+        squares = (wide(targets) - wide(outputs)).square()
+        return self.weight * self.precisions(wide(outputs)) * squares.flatten(0, -2).sum(0)
 
     def draw(
         self, outputs: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
@@ -146,7 +147,7 @@ class Gaussian(Elementwise):
 
     def calibrated(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Gaussian:
         """See ``Likelihood.calibrated``: the noise of the residuals, of each output unless they share one."""
-        variances = (targets - outputs).double().square().flatten(0, -2).mean(0)
+        variances = wide(targets - outputs).square().flatten(0, -2).mean(0)
         if self.own_noises(len(variances)) is None:
             variances = variances.mean()
         if not bool((variances > 0).all()):
@@ -161,8 +162,8 @@ class Gaussian(Elementwise):
             NumericalError: If the covariance is not positive semi-definite.
         """
         size = outputs.mean.numel()
-        noise = (1 / self.precisions(outputs.mean.double())).expand(outputs.mean.shape).reshape(-1)
-        total = outputs.covariance.double().reshape(size, size) + torch.diag(noise)
+        noise = (1 / self.precisions(wide(outputs.mean))).expand(outputs.mean.shape).reshape(-1)
+        total = wide(outputs.covariance).reshape(size, size) + torch.diag(noise)
         factor, failed = torch.linalg.cholesky_ex(total)
         if int(failed):
             raise NumericalError(
@@ -170,8 +171,8 @@ class Gaussian(Elementwise):
                 f"one whose sum with the noise fails to factorise at row {int(failed)} of {size}",
                 "float64, or a larger prior precision",
             )
-        density = torch.distributions.MultivariateNormal(outputs.mean.double().reshape(-1), scale_tril=factor)
-        return float(density.log_prob(targets.double().reshape(-1)))
+        density = torch.distributions.MultivariateNormal(wide(outputs.mean).reshape(-1), scale_tril=factor)
+        return float(density.log_prob(wide(targets).reshape(-1)))
 
     def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Regression:
         return Regression(outputs, 1 / self.precisions(outputs.mean))

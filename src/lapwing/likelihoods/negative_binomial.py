@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import DataError
+from lapwing.ground.precision import wide
 from lapwing.likelihoods.base import check_positive_finite
 from lapwing.likelihoods.elementwise import Elementwise, check_counts
 from lapwing.moments import Outputs
@@ -68,8 +69,8 @@ class NegativeBinomial(Elementwise):
         """
         from scipy.optimize import minimize_scalar  # half a second to import
 
-        f = outputs.double()
-        y = targets.double()
+        f = wide(outputs)
+        y = wide(targets)
         # The derivative of the log likelihood in α at 0, times two.
         if float(((y - f.exp()).square() - y).sum()) <= 0:
             raise DataError("counts more spread out than Poisson's", "counts that are not", "Poisson()")

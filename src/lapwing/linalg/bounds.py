@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.ground.precision import wide_like
 
 
 def shifted_log_determinant_upper(
@@ -55,9 +56,10 @@ def shifted_log_determinant_upper(
     if not 1 <= rank <= size:
         raise ConfigError(f"a rank from 1 to the size {size}", f"{rank}", "rank=None for the size")
     device = next((value.device for value in (trace, square, shift) if isinstance(value, Tensor)), None)
-    trace = torch.as_tensor(trace, dtype=torch.float64, device=device)
-    square = torch.as_tensor(square, dtype=torch.float64, device=device)
-    shift = torch.as_tensor(shift, dtype=torch.float64, device=device)
+    kind = wide_like(torch.device("cpu") if device is None else device)
+    trace = torch.as_tensor(trace, **kind)
+    square = torch.as_tensor(square, **kind)
+    shift = torch.as_tensor(shift, **kind)
     if not bool((trace >= 0) & (square >= 0) & (shift > 0) & (trace + square + shift).isfinite()):
         raise NumericalError(
             "traces of a positive semi-definite G and a positive shift",
@@ -67,7 +69,7 @@ def shifted_log_determinant_upper(
     square = torch.maximum(square, trace.square() / rank)
     if largest is None:
         largest = torch.where(square > 0, square, 1.0).sqrt() * (square > 0)  # at 0 its gradient is 0
-    top = torch.maximum(torch.as_tensor(largest, dtype=torch.float64, device=square.device), trace / rank)
+    top = torch.maximum(torch.as_tensor(largest, **kind), trace / rank)
     return _radau(trace, torch.minimum(square, top * trace), rank, top, shift) + (size - rank) * shift.log()
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.checks import finite
@@ -126,14 +127,14 @@ def conjugate_gradients(
             continue
         elif stopped == "converged":
             stopped = "iterations" if steps == max_iterations else "stagnated"
-        return Solution(x.to(operator.dtype).reshape(b.shape), residual, steps, matvecs, stopped)
+        return Solution(x.to(b).reshape(b.shape), residual, steps, matvecs, stopped)
 
 
 def _start(operator: Operator, b: Tensor, initial: Tensor) -> Float[Tensor, "d k"]:
     """A copy of the first value, as float64 columns."""
     if check_operand(operator, initial, len(b)).shape != b.shape:
         raise ShapeError(f"initial shaped as b, {list(b.shape)}", f"{list(initial.shape)}", "the value of a solve of b")
-    return finite(initial.detach()).to(torch.float64, copy=True).reshape(len(b), -1)
+    return wide(finite(initial.detach()), copy=True).reshape(len(b), -1)
 
 
 def _run(

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide, wide_like
 
 TILE = 256
 """Rows and columns of a matrix that are read together with their mirror."""
@@ -47,7 +48,10 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def symmetric(
-    matrix: Float[Tensor, "*batch m m"], found: Float[Tensor, "*batch m m"] | None = None
+    matrix: Float[Tensor, "*batch m m"],
+    found: Float[Tensor, "*batch m m"] | None = None,
+    *,
+    epsilon: float | None = None,
 ) -> Float[Tensor, "*batch m m"]:
     """The symmetric part in float64; raise where the rest is more than rounding, or not finite.
 
@@ -56,9 +60,10 @@ def symmetric(
     Args:
         matrix: The matrix.
         found: Written over; it may be the matrix. ``None`` for a tensor of its own.
+        epsilon: Relative rounding of its entries; ``None`` for that of its dtype.
     """
     if found is None:
-        found = torch.empty_like(matrix, dtype=torch.float64)
+        found = torch.empty(matrix.shape, **wide_like(matrix))
     skew = matrix.detach().new_zeros(())
     size = matrix.detach().new_zeros(())
     tiles = [slice(start, start + TILE) for start in range(0, matrix.shape[-1], TILE)]
@@ -68,12 +73,13 @@ def symmetric(
             mirror = matrix[..., columns, rows].mT
             skew = torch.maximum(skew, (tile.detach() - mirror.detach()).abs_().max())
             size = torch.maximum(size, torch.linalg.vector_norm(tile.detach(), torch.inf))
-            mean = torch.add(tile, mirror.double()).div_(2)
+            mean = torch.add(wide(tile), wide(mirror)).div_(2)
             found[..., rows, columns] = mean
             found[..., columns, rows] = mean.mT
     apart = skew.item()
     largest = size.item()
-    if not apart <= torch.finfo(matrix.dtype).eps ** 0.5 * largest < torch.inf:
+    rounding = torch.finfo(matrix.dtype).eps if epsilon is None else epsilon
+    if not apart <= rounding**0.5 * largest < torch.inf:
         finite(matrix)
         raise NumericalError(
             "a symmetric matrix",

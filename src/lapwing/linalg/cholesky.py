@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import symmetric
 
 PIVOT = 10 * torch.finfo(torch.float64).eps
@@ -75,7 +76,7 @@ def inverted(
     held, failed = factorise(held, lower=1, overwrite_a=1, clean=0)
     _check_pivots(failed)
     solved = torch.from_numpy(solve(held, block.numpy(), lower=1)[0])
-    logdet = 2 * float(torch.from_numpy(held.diagonal().copy()).double().log().sum())
+    logdet = 2 * float(wide(torch.from_numpy(held.diagonal().copy())).log().sum())
     held, _ = invert(held, lower=1, overwrite_c=1)
     return torch.from_numpy(held.T), solved, logdet
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, NumericalError
+from lapwing.ground.precision import wide_like
 from lapwing.ground.probes import gaussian
 from lapwing.ground.results import Solution
 from lapwing.linalg.lanczos import Krylov, lanczos
@@ -138,7 +139,7 @@ def contour_inverse_root(
     """
     if preconditioner is not None:
         root = preconditioner.root()
-        b = (root @ check_operand(root, b.to(root.dtype), root.shape[1])).to(operator.dtype)
+        b = (root @ check_operand(root, b.to(root.dtype), root.shape[1])).to(operator.device, operator.dtype)
     if interval is None:
         interval = spectral_interval(operator, preconditioner=preconditioner, generator=generator)
         if interval[0] <= 0:
@@ -208,7 +209,7 @@ def spectral_interval(
         raise ConfigError("a margin above 1", f"{margin}", "margin=1.1")
     if preconditioner is not None:
         operator = congruence(operator, preconditioner.inverse_root())
-    like = torch.empty(0, dtype=torch.float64, device=operator.device)
+    like = torch.empty(0, **wide_like(operator.device))
     start = gaussian([check_square(operator)], like=like, generator=generator)
     krylov = lanczos(operator, start, steps, reorthogonalise=False, until=_ends_converged)
     low, high = _ends(krylov.ritz[0])

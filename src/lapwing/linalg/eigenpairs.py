@@ -92,7 +92,7 @@ def randomised_eigenpairs(
     found = q @ vectors
     residual = torch.linalg.vector_norm(w @ vectors - found * values, dim=0)
     matvecs = (power + 2) * q.shape[1]
-    return Eigenpairs(values.clamp(min=0), found.to(operator.dtype), residual, matvecs, "iterations")
+    return Eigenpairs(values.clamp(min=0), found.to(operator.device, operator.dtype), residual, matvecs, "iterations")
 
 
 def top_eigenpairs(
@@ -182,7 +182,7 @@ def top_eigenpairs(
             stopped = "converged"
             break
     count = count_positive(values[:rank], rounding * values.abs().max().item())
-    found = (space[:, :filled] @ vectors[:, :count]).to(operator.dtype)
+    found = (space[:, :filled] @ vectors[:, :count]).to(operator.device, operator.dtype)
     return Eigenpairs(values[:count].clamp(min=0), found, residual[:count], matvecs, stopped)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_count
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import finite
 from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square, in_float64
 from lapwing.linalg.systems import precondition
@@ -194,7 +195,7 @@ def lanczos(
     size = check_square(operator)
     check_count("steps", steps)
     product = in_float64(operator)
-    start = start.detach().double()
+    start = wide(start.detach())
     block = check_operand(product, start if start.ndim == 2 else start[:, None], size)
     if block.shape[1] == 0:
         raise ShapeError(f"at least one start, [{size}] or [{size}, k]", f"shape {list(start.shape)}", "k >= 1")

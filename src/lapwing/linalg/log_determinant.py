@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, check_count, check_positive
+from lapwing.ground.precision import wide_like
 from lapwing.ground.probes import rademacher
 from lapwing.ground.results import Estimate
 from lapwing.linalg.lanczos import Krylov, lanczos
@@ -67,7 +68,7 @@ def log_determinant(
     if preconditioner is not None:
         exact = preconditioner.logdet().item()
         operator = congruence(operator, preconditioner.inverse_root())
-    like = torch.empty(0, dtype=torch.float64, device=operator.device)
+    like = torch.empty(0, **wide_like(operator.device))
     probes = rademacher([operator.shape[0], samples], like=like, generator=generator)
 
     def estimate(krylov: Krylov) -> tuple[Estimate, bool]:

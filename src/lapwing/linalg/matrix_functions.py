@@ -77,7 +77,7 @@ def _applied(operator: Operator, b: Float[Tensor, "d k"], function: Function, st
     assert krylov.basis is not None
     coefficients = krylov.length[:, None] * krylov.coefficients(function)
     return Solution(
-        (coefficients[:, None] @ krylov.basis)[:, 0].mT.to(operator.dtype),
+        (coefficients[:, None] @ krylov.basis)[:, 0].mT.to(operator.device, operator.dtype),
         change,
         krylov.steps,
         krylov.steps * len(krylov.length),

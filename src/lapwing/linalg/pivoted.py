@@ -94,7 +94,8 @@ def pivoted_cholesky(
         spent = rest[proposed, where] <= rounding  # nothing is left there, whatever the diagonal promised
         left = (left - added.square().sum(1)).clamp(min=0.0)
         left[proposed[kept]] = left[proposed[spent]] = 0.0
-    return factor[:, : max(1, filled)].to(operator.dtype), torch.tensor(chosen, dtype=torch.long, device=factor.device)
+    found = factor[:, : max(1, filled)].to(operator.device, operator.dtype)
+    return found, torch.tensor(chosen, dtype=torch.long, device=operator.device)
 
 
 def _accepted(

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError, check_option
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg.checks import finite
 from lapwing.linalg.lanczos import LanczosStep, Recurrence
@@ -107,7 +108,7 @@ def shifted_solve(
     stopped: Stopped = "converged"
     if bool(systems.open(rtol).any()):
         stopped = "iterations" if bool(left.any()) else "breakdown"
-    value = systems.value.to(operator.dtype)
+    value = systems.value.to(b)
     return Solution(value.reshape(*value.shape[:-2], *b.shape), systems.residual.abs(), steps, matvecs, stopped)
 
 
@@ -125,7 +126,7 @@ class _Systems(abc.ABC):
         self.shifts = shifts[:, None]
         self.length = process.length
         self.weights = None if weights is None else weights.to(block)
-        self.residual = (self.length > 0).double().expand(len(shifts), -1)
+        self.residual = wide(self.length > 0).expand(len(shifts), -1)
         self.broken = torch.zeros_like(self.residual, dtype=torch.bool)
         self.d = block.new_zeros(len(shifts), *block.shape)
         self.value = torch.zeros_like(block if weights is not None else self.d)

@@ -57,13 +57,13 @@ def nystrom(
     core = omega.mT @ sketch
     length = torch.linalg.matrix_norm(sketch).item()
     if length == 0:
-        return sketch[:, :1].to(operator.dtype)
+        return sketch[:, :1].to(operator.device, operator.dtype)
     lower, shift = _shifted_cholesky((core + core.mT) / 2, length, torch.finfo(operator.dtype).eps)
     half = torch.linalg.solve_triangular(lower, (sketch + shift * omega).mT, upper=False).mT
     vectors, singular, _ = torch.linalg.svd(half, full_matrices=False)
     values = (singular.square() - shift).clamp(min=0)
     kept = max(1, int((values > shift).sum()))
-    return (vectors[:, :kept] * values[:kept].sqrt()).to(operator.dtype)
+    return (vectors[:, :kept] * values[:kept].sqrt()).to(operator.device, operator.dtype)
 
 
 def _shifted_cholesky(core: Float[Tensor, "r r"], length: float, eps: float) -> tuple[Float[Tensor, "r r"], float]:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import finite
 from lapwing.linalg.operators.base import Operator, Structured, check_operand, check_square
 
@@ -37,7 +38,7 @@ def check_system(
         check_kind("preconditioner", preconditioner, (Structured,), "Diagonal, or LowRank(factor, base)")
         if preconditioner.shape != operator.shape:
             raise ShapeError(f"a preconditioner like {operator!r}", f"{preconditioner!r}", "one row for each of A's")
-    return finite(b.detach()).double().reshape(size, -1)
+    return wide(finite(b.detach())).reshape(size, -1)
 
 
 def precondition(preconditioner: Structured | None, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
@@ -49,7 +50,7 @@ def precondition(preconditioner: Structured | None, block: Float[Tensor, "d k"])
         return block
     size = lengths(block)
     unit = torch.where(size > 0, size / torch.frexp(size).mantissa, 1.0)
-    return preconditioner.solve((block / unit).to(preconditioner.dtype)).detach().double() * unit
+    return wide(preconditioner.solve((block / unit).to(preconditioner.device, preconditioner.dtype)).detach()) * unit
 
 
 def lengths(block: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, count, tensors
 from lapwing.ground.errors import DataError
 from lapwing.ground.layout import summed, together
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg import FunctionOperator, Operator
 from lapwing.linear.model import Chunk, LinearModel, batches
 from lapwing.linear.psd_operator import PSDOperator
@@ -182,7 +183,7 @@ def signature(inputs: Inputs) -> bytes:
     parts: list[Tensor] = []
     for x in tensors(inputs):
         leading = n if x.ndim and len(x) == n else 1
-        rows = x.reshape(leading, -1).double()
-        weights = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=x.device).square().cos()
+        rows = wide(x.reshape(leading, -1))
+        weights = torch.arange(1, rows.shape[1] + 1, **wide_like(x)).square().cos()
         parts.append((rows * weights).sum(1))
     return torch.cat(parts).cpu().numpy().tobytes()

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide, wide_device
 from lapwing.linalg import Dense, Structured, pivoted_cholesky
 from lapwing.linalg.checks import positive
 from lapwing.linalg.operators.eigenbasis import decompose, semidefinite
@@ -142,21 +143,21 @@ def complexity_of(
     Raises:
         UnsupportedError: If a block's structure has no exact sum with several precisions.
     """
-    group = group.to(curvature.device)
+    group = group.to(wide_device(curvature.device))
     if relative is not None:
-        curvature = in_units(curvature, relative.to(curvature.device))
+        curvature = in_units(curvature, relative.to(group.device))
     factor = thin_factor(curvature, large)
     if factor is not None:
         return complexity_of_factor(factor, group)
     commuting = curvature.eigenvalues_by_group(group)
     if commuting is not None:
         return spectrum_of(*commuting)
-    blocks = [complexity_of(block, group[index]) for block, index in curvature.indexed_blocks]
+    blocks = [complexity_of(block, group[index.to(group.device)]) for block, index in curvature.indexed_blocks]
     spectra = [block for block in blocks if isinstance(block, Spectrum)]
     if blocks and len(spectra) == len(blocks):
         return Spectrum(torch.cat([part.eigenvalues for part in spectra]), torch.cat([part.group for part in spectra]))
     curvature.check_plus_diagonal((1.0 + group).to(curvature.diagonal()))
-    dense = semidefinite(curvature.dense())
+    dense = semidefinite(curvature.dense(), curvature.relative_rounding)
 
     def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "d d"]:
         root = precisions[group].rsqrt()
@@ -231,8 +232,8 @@ def complexity_of_compression(
     Cost:
         Each time it is asked for ``d k²`` multiplications; with one group, once.
     """
-    group = group.to(changes.device)
-    relative = None if relative is None else relative.to(changes.device)
+    group = group.to(curvature.device)
+    relative = None if relative is None else relative.to(curvature.device)
 
     def whitened(precisions: Float[Tensor, " g"]) -> Float[Tensor, "k k"]:
         prior = precisions[group] if relative is None else precisions[group] * relative
@@ -244,7 +245,7 @@ def complexity_of_compression(
     if not bool((group == group[0]).all()):
         return Determinant(whitened)
     eigenvalues = decompose(whitened(curvature.new_ones(1))).values
-    return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=changes.device))
+    return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
 
 def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured:
@@ -256,13 +257,13 @@ def in_units(curvature: Structured, relative: Float[Tensor, " d"]) -> Structured
     structured = curvature.in_units(relative)
     if structured is not None:
         return structured
-    curvature.check_plus_diagonal(relative.to(curvature.dtype))
+    curvature.check_plus_diagonal(relative.to(curvature.device, curvature.dtype))
     return Dense(curvature.dense()).in_units(relative)
 
 
 def metric_root(changes: Float[Tensor, "d k"], prior: Float[Tensor, " d"]) -> Float[Tensor, "k k"]:
     """Triangular ``R`` with ``Rᵀ R = Wᵀ A W``, float64: that product would be singular where a diagonal A is not."""
-    return torch.linalg.qr(prior.double().sqrt()[:, None] * changes.double()).R
+    return torch.linalg.qr(wide(prior).sqrt()[:, None] * wide(changes)).R
 
 
 def log_det_one_plus(matrix: Float[Tensor, "m m"]) -> Float[Tensor, ""]:

@@ -104,7 +104,7 @@ class Problem:
         Args:
             curvature: G̃ ≈ G, in any precision.
         """
-        return curvature.scaled(self.scale).plus_diagonal(self.prior.values.to(curvature.dtype))
+        return curvature.scaled(self.scale).plus_diagonal(self.prior.values.to(curvature.device, curvature.dtype))
 
     def in_prior_units(self) -> Operator:
         """``A^-½ G A^-½``: the curvature in coordinates in which the prior is standard normal."""

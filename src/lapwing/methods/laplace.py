@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast, final
+from typing import Any, TypeVar, cast, final, get_args
 
 import torch
 from torch import nn
@@ -15,8 +15,9 @@ from lapwing.curvature.fold import check_repeatable
 from lapwing.curvature.kinds import GGN, Curvature
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import check_alike
-from lapwing.ground.errors import ConfigError, check_kind, describe
+from lapwing.ground.errors import ConfigError, check_kind, check_option, describe
 from lapwing.ground.files.records import checksum
+from lapwing.ground.precision import Words
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
@@ -93,6 +94,8 @@ class Laplace:
             ``MatrixFree``, ``Sampled``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
+        precision: In what the large products over the data are made: ``"double"``, or ``"single"``, float32, which are
+            added up in float64 all the same. ``None`` for double on CPUs and on GPUs of data centres, else single.
 
     Example:
         >>> import lapwing as lw
@@ -108,6 +111,7 @@ class Laplace:
     structure: Structure = field(default_factory=Auto, kw_only=True)
     weights: Selection = field(default_factory=All, kw_only=True)
     curvature: Curvature = field(default_factory=GGN, kw_only=True)
+    precision: Words | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_kind("the likelihood", self.likelihood, (Likelihood,), "Categorical() or Gaussian()")
@@ -115,6 +119,8 @@ class Laplace:
         check_kind("structure=", self.structure, (Structure,), "KFAC() or Full()")
         check_kind("weights=", self.weights, (Selection,), "All() or LastLayer()")
         check_kind("curvature=", self.curvature, (Curvature,), "GGN()")
+        if self.precision is not None:
+            check_option("precision", self.precision, get_args(Words))
 
     @one_source
     def fit(
@@ -162,6 +168,7 @@ class Laplace:
             reads_again = posterior.system is not None  # to solve
             if not posterior.partial:
                 check_repeatable(task.model, posterior.totals, strict=reads_again)
+            posterior.warn_of_precision()
         return posterior
 
     def task(
@@ -178,7 +185,7 @@ class Laplace:
         self.prior.check_names([name for name, _ in module.named_parameters()])
         network = self.weights.choose(module, data, self.likelihood, self.prior, output)
         self.prior.precisions(network.uncertain)
-        model = surveyed(network, self.likelihood, data)
+        model = surveyed(network, self.likelihood, data, self.precision)
         return FitTask(model, self.prior, self.curvature, generator, self.structure).with_prior_scale()
 
 

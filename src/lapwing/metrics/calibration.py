@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import check_count
+from lapwing.ground.precision import wide, wide_like
 from lapwing.metrics.elements import elements, ranked, top
 
 FLOOR_DRAWS = 100
@@ -126,7 +127,7 @@ def ece_floor(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> 
     for _ in range(FLOOR_DRAWS):
         correct = torch.rand(confidence.shape, generator=generator, dtype=torch.float64, device="cpu") < confidence
         gaps = torch.zeros(bins, dtype=torch.float64, device="cpu")
-        gaps.index_add_(0, index, correct.double() - confidence)
+        gaps.index_add_(0, index, wide(correct) - confidence)
         total += float(gaps.abs().sum())
     return total / (FLOOR_DRAWS * confidence.numel())
 
@@ -198,5 +199,5 @@ def _binned(probs: Tensor, targets: Tensor, bins: int) -> tuple[Tensor, Tensor, 
     """Confidence of each element, whether it was right, the edges of bins of equal width, and the bin of each."""
     check_count("bins", bins, usual=15)
     confidence, correct = top(*elements(probs, targets))
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=probs.device)
+    edges = torch.linspace(0, 1, bins + 1, **wide_like(probs))
     return confidence, correct, edges, torch.bucketize(confidence, edges[1:-1])

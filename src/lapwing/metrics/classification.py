@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.precision import wide, wide_like
 from lapwing.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
 
 
@@ -105,10 +106,10 @@ def auroc(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> fl
         if scores.numel() == 0 or scores.isnan().any():
             got = "none" if scores.numel() == 0 else f"{int(scores.isnan().sum())} NaN"
             raise DataError(f"{name} of at least one example, without NaN", got, "checking the predictions")
-    low = in_scores.detach().flatten().double().sort().values
+    low = wide(in_scores.detach().flatten()).sort().values
     high = out_scores.detach().flatten().to(low)
     below = torch.searchsorted(low, high) + torch.searchsorted(low, high, right=True)
-    return float(below.double().mean() / (2 * low.numel()))
+    return float(wide(below).mean() / (2 * low.numel()))
 
 
 @final
@@ -153,7 +154,7 @@ def rejection_curve(probs: Float[Tensor, "*n c"], targets: Tensor) -> RejectionC
     """
     _, correct = ranked(*elements(probs, targets))
     n = correct.numel()
-    rejected = torch.arange(n, dtype=torch.float64, device=correct.device)
+    rejected = torch.arange(n, **wide_like(correct))
     kept_and_correct = correct.flip(0).cumsum(0).flip(0)
     return RejectionCurve(rejected / n, kept_and_correct / (n - rejected))
 
@@ -191,6 +192,6 @@ def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tenso
 
 def _positive(probs: Float[Tensor, "*n c"]) -> Float[Tensor, "*n c"]:
     """Probabilities in float64, those that underflowed the smallest normal number of their dtype."""
-    values = probs.double()
+    values = wide(probs)
     check_probabilities(values, probs.dtype)
     return values.clamp(min=torch.finfo(probs.dtype).tiny)

@@ -9,6 +9,7 @@ from torch import Tensor
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_kind
 from lapwing.ground.labels import IGNORED, canonical_labels, check_labels
+from lapwing.ground.precision import wide, wide_device
 
 
 def check_tensors(**named: object) -> None:
@@ -60,7 +61,8 @@ def labelled(
     kept = labels != IGNORED
     if not bool(kept.any()):
         raise DataError(f"a label other than {IGNORED}", f"{labels.numel()} labels, none to score", "more data")
-    return values.detach()[kept].double(), labels[kept]
+    scored = wide(values.detach()[kept])
+    return scored, labels[kept].to(scored.device)
 
 
 def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
@@ -71,7 +73,7 @@ def top(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[T
         labels: Labels from ``elements``.
     """
     confidence, predicted = probs.max(1)
-    return confidence, (predicted == labels).double()
+    return confidence, wide(predicted == labels)
 
 
 def ranked(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
@@ -112,8 +114,8 @@ def scalars(**named: Tensor) -> tuple[Float[Tensor, " m"], ...]:
         if not tensor.numel():
             raise DataError(f"at least one number in {name}", f"shape {list(tensor.shape)}", "more data")
         check_finite(tensor, name, "looking for NaN in the data or a division by a zero variance")
-    device = next(iter(named.values())).device
-    return tuple(tensor.detach().to(device, torch.float64).flatten() for tensor in named.values())
+    device = wide_device(next(iter(named.values())).device)
+    return tuple(wide(tensor.detach()).to(device).flatten() for tensor in named.values())
 
 
 def check_all_positive(name: str, values: Tensor) -> None:

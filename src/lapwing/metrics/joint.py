@@ -13,6 +13,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import DataError, ShapeError, check_count, check_kind
 from lapwing.ground.labels import IGNORED, is_integral
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Estimate
 from lapwing.metrics.elements import check_tensors
 
@@ -139,8 +140,8 @@ def _log_likelihoods(likelihood: ConditionalDensity, outputs: Tensor, targets: T
         kept = (y != IGNORED).unsqueeze(-1).flatten(1).any(1)
         draws = draws[:, kept]
         y = y[kept]
-    exact = y.double() if y.is_floating_point() else y
-    return torch.stack([-likelihood.unweighted.nll(f.double(), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
+    exact = wide(y) if y.is_floating_point() else y
+    return torch.stack([-likelihood.unweighted.nll(wide(f), exact).unsqueeze(-1).flatten(1).sum(1) for f in draws])
 
 
 def _joint(logs: Float[Tensor, "s n"], batches: Int[Tensor, "b t"]) -> Float[Tensor, " b"]:

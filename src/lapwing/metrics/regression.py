@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
+from lapwing.ground.precision import wide, wide_device
 from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.moments import Draws, Moments
 from lapwing.moments.rounding import clamp_rounding
@@ -117,7 +118,7 @@ def picp(low: Float[Tensor, "*n"], high: Tensor, targets: Tensor) -> float:
     if (lower > upper).any():
         got = f"{int((lower > upper).sum())} intervals with low above high"
         raise DataError("intervals with low <= high", got, "picp(low, high, targets), in this order")
-    return float(((lower <= y) & (y <= upper)).double().mean())
+    return float(wide((lower <= y) & (y <= upper)).mean())
 
 
 def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float = 1e-6) -> Float[Tensor, "*batch"]:
@@ -212,14 +213,14 @@ def _pair(moments: Moments, reference: Moments) -> tuple[Float[Tensor, "*b 1 c"]
     other = list(reference.mean.shape)
     if shape != other:
         raise ShapeError(f"moments of the shape of the reference, {other}", f"{shape}", "both at the same inputs")
-    device = moments.mean.device
+    device = wide_device(moments.mean.device)
     symmetric: list[Tensor] = []
     for each in (moments, reference):
         check_finite(each.mean, "means", "checking the inputs and the weights of the network")
         check_finite(each.covariance, "covariances", "float64, or a larger prior precision")
-        exact = each.covariance.detach().to(device, torch.float64)
+        exact = wide(each.covariance.detach()).to(device)
         symmetric.append(0.5 * (exact + exact.mT))
-    difference = moments.mean.detach().double() - reference.mean.detach().to(device, torch.float64)
+    difference = wide(moments.mean.detach()) - wide(reference.mean.detach()).to(device)
     return difference.unsqueeze(-2), (symmetric[0], symmetric[1])
 
 

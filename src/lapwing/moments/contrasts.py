@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linalg.contrasts import from_contrasts, into_contrasts
 from lapwing.moments.rounding import clamp_rounding
 
@@ -18,9 +19,9 @@ FACTORISED = 6
 
 def contrast_root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"]:
     """R with R Rᵀ = H Hᵀ Σ H Hᵀ for the contrasts H, in float64, its small eigenvalues raised to what rounds."""
-    symmetric = (0.5 * (covariance + covariance.mT)).double()
+    symmetric = wide(0.5 * (covariance + covariance.mT))
     reduced = into_contrasts(into_contrasts(symmetric).mT)
-    sizes = covariance.diagonal(dim1=-2, dim2=-1).detach().double().amax(-1)
+    sizes = wide(covariance.diagonal(dim1=-2, dim2=-1).detach()).amax(-1)
     floor = torch.finfo(covariance.dtype).eps * sizes + torch.finfo(torch.float64).tiny
     raised = reduced + torch.diag_embed(floor[:, None].expand(reduced.shape[:-1]))
     lower, failed = torch.linalg.cholesky_ex(raised)

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide, wide_like
 
 REACH = 6.0
 """Standard deviations, to each side of the mean, over which a Gaussian number is integrated."""
@@ -24,7 +25,7 @@ def quantile_of_normal(probability: float) -> float:
 
 def normal_nodes(device: torch.device) -> Float[Tensor, " nodes"]:
     """Points of the trapezoid rule over a standard normal number, float64."""
-    return torch.linspace(-REACH, REACH, NODES, dtype=torch.float64, device=device)
+    return torch.linspace(-REACH, REACH, NODES, **wide_like(device))
 
 
 def normal_weights(device: torch.device) -> Float[Tensor, " nodes"]:
@@ -118,8 +119,8 @@ class GaussianMarginals(abc.ABC):
         Args:
             some: Which outputs, counted over all axes.
         """
-        centre = self.mean.double().flatten()[some]
-        return centre + normal_nodes(self.mean.device)[:, None] * self.variance.double().sqrt().flatten()[some]
+        centre = wide(self.mean).flatten()[some]
+        return centre + normal_nodes(self.mean.device)[:, None] * wide(self.variance).sqrt().flatten()[some]
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_count
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
 from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
@@ -125,10 +126,10 @@ class Normal(Shown, GaussianMarginals):
         if self.factor is not None and self.factor.shape[-1] <= self.matrix.shape[-1]:
             return self.factor
         _ = self.variance  # refuses what is no variance
-        double = self.matrix.double()
+        double = wide(self.matrix)
         values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
         roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
-        root = (vectors * roots.unsqueeze(-2)).to(self.covariance.dtype)
+        root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
         return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
@@ -217,7 +218,7 @@ class Moments(Normal):
 
     def coloured_contrasts(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
         """``R ε`` with ``R Rᵀ`` the covariance without a shift that all outputs share, k columns of noise ε."""
-        root = contrast_root(self.covariance).to(noise.dtype)
+        root = contrast_root(self.covariance).to(noise)
         return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
 
     @property
@@ -361,11 +362,11 @@ class Draws(Shown):
     def node_weights(self) -> Float[Tensor, " nodes"]:
         """See ``Normal.node_weights``: alike for every draw."""
         count = len(self.values)
-        return self.values.new_full((count,), 1 / count, dtype=torch.float64)
+        return torch.full((count,), 1 / count, **wide_like(self.values))
 
     def nodes(self, some: Int[Tensor, " m"]) -> Float[Tensor, "nodes m"]:
         """See ``Normal.nodes``: the draws themselves."""
-        return self.values.flatten(1)[:, some].double()
+        return wide(self.values.flatten(1)[:, some])
 
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""

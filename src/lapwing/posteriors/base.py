@@ -21,6 +21,7 @@ from lapwing.ground.errors import UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
 from lapwing.ground.layout import Params
+from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.layers.capture import Survey
@@ -82,6 +83,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
+        if self.model.precision != DOUBLE:
+            given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
 
     def recorded_network(self) -> Network:
@@ -123,8 +126,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """
         survey = records.read(Survey, record.get("survey"), "survey")
         fitted = records.read(Likelihood, record.get("fitted"), "fitted")
+        words = records.read(Words, record.get("precision"), "precision")
         given = {
-            Model: Model(network, survey, fitted, data),
+            Model: Model(network, survey, fitted, data, Precision.of(words, network.like.device)),
             Totals: totals_of(record.get("totals"), records),
             Prior: records.on("cpu").read(Prior, record.get("prior"), "prior"),
         }
@@ -159,6 +163,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return {
             "survey": records.state(self.survey, "survey"),
             "fitted": records.state(self.fitted, "fitted"),
+            "precision": self.model.precision.word,
             "totals": totals_record(self.totals, records),
             **records.giving({Model: None, Totals: None}).state(self),
         }
@@ -382,29 +387,29 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     @property
     def prior_precisions(self) -> Float[Tensor, " g"]:
         """Prior precision of each group, float64."""
-        return self.prior.precisions(self.network.uncertain).to(self.network.like.device)
+        return self.prior.precisions(self.network.uncertain).to(**wide_like(self.network.like))
 
     @property
     def prior_diagonal(self) -> Float[Tensor, " d"]:
         """Prior precision of each weight, float64."""
-        return self.prior.diagonal(self.network.uncertain, self.network.like.double())
+        return self.prior.diagonal(self.network.uncertain, wide(self.network.like))
 
     @property
     def scale(self) -> Float[Tensor, ""]:
         """``noise_scale`` as a tensor, float64."""
-        return torch.tensor(self.noise_scale, dtype=torch.float64, device=self.network.like.device)
+        return torch.tensor(self.noise_scale, **wide_like(self.network.like))
 
     @property
     def joint_evidence(self) -> LogEvidence:
         """The evidence at the trained weights without its charge for the directions the data determined."""
-        nothing = self.network.weights.new_zeros(0, dtype=torch.float64)
+        nothing = torch.zeros(0, **wide_like(self.network.like))
         return self._evidence(Spectrum(nothing, nothing.long()))
 
     def _evidence(self, complexity: Complexity) -> LogEvidence:
         """The evidence with this charge for the directions the data determined."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
-        weights = self.network.weights.double()
+        weights = wide(self.network.weights)
         return LogEvidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),

@@ -126,5 +126,8 @@ class Capabilities:
             "leaving out data=",
         )
 
+    def warn_of_precision(self) -> None:
+        """Warn, by a ``PrecisionWarning``, where the prior is weaker than the products behind the curvature resolve."""
+
     def check_noise_free(self) -> None:
         """Refuse to change the noise where the curvature would not follow."""

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linear.problem import Problem
 
 Estimator: TypeAlias = Literal["auto", "outputs", "weights"]
@@ -72,8 +73,8 @@ def by_draws(
         >>> by_draws(draws, torch.ones(2), torch.tensor([0, 1]), lambda: draws.square(), "weights").groups.tolist()
         [0.375, 0.01]
     """
-    zeta = draws.double()
-    sizes = torch.bincount(group).to(draws.device, torch.float64)
+    zeta = wide(draws)
+    sizes = torch.bincount(group).to(zeta)
     if estimator == "outputs":
         gamma = squares()
     elif estimator == "weights":
@@ -106,7 +107,7 @@ def output_squares(
     """``ζ_gᵀ (G ζ)_g`` of each group of weights and draw, float64; a product with G."""
     with torch.no_grad():
         g_zeta = problem.curvature @ draws
-        return by_group(draws.double() * g_zeta.double(), group, groups)
+        return by_group(wide(draws) * wide(g_zeta), group, groups)
 
 
 def by_group(values: Float[Tensor, "d k"], group: Int[Tensor, " d"], groups: int) -> Float[Tensor, "g k"]:

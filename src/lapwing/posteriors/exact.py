@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import finite_evidence
 from lapwing.ground.files.records import UNRECORDED
-from lapwing.ground.progress import working
+from lapwing.ground.progress import within, working
 from lapwing.ground.shared import Shared
 from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import Complexity, LogEvidence
@@ -64,9 +64,11 @@ class ExactPosterior(Posterior):
     def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """See ``Posterior.with_hyperparameters``; the factorisation behind the evidence is shared."""
         changed = super().with_hyperparameters(prior, likelihood, steps)
-        if prior.shares(self.prior, self.network.uncertain):
-            return changed
-        return replace(changed, shared_evidence=Shared[LogEvidence]())
+        if not prior.shares(self.prior, self.network.uncertain):
+            changed = replace(changed, shared_evidence=Shared[LogEvidence]())
+        if not within():  # a search tries many, and warns of the last
+            changed.warn_of_precision()
+        return changed
 
     @property
     @abc.abstractmethod

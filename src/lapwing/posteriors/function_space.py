@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.base import contracted
@@ -32,6 +33,7 @@ from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_part_shape
+from lapwing.posteriors.rounding import warn_of_products
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -147,7 +149,7 @@ class FunctionPosterior(ExactPosterior):
         noise = probes.gaussian((self.network.size, samples), like=self._variance, generator=source)
         zeta = self._variance.sqrt()[:, None] * noise
         with torch.no_grad():
-            observed = self.rows.push(self.model, zeta.to(self.network.like)).double()
+            observed = wide(self.rows.push(self.model, zeta.to(self.network.like)))
             epsilon = probes.gaussian((self.grams.shape[-1], samples), like=observed, generator=source)
             observed += epsilon / self.noise_scale**0.5
             drawn = self._conditioned(zeta, observed)
@@ -171,9 +173,9 @@ class FunctionPosterior(ExactPosterior):
         if self.totals.score is None:
             return None
         like = self.network.like
-        whole = self.noise_scale * self._variance * self.totals.score.double() - self.network.weights.double()
+        whole = self.noise_scale * self._variance * wide(self.totals.score) - wide(self.network.weights)
         with torch.no_grad():
-            observed = self.rows.push(self.model, whole.to(like)[:, None]).double()
+            observed = wide(self.rows.push(self.model, whole.to(like)[:, None]))
             return self._conditioned(whole[:, None], observed)[:, 0].to(like)
 
     @property
@@ -182,7 +184,7 @@ class FunctionPosterior(ExactPosterior):
 
     def _complexity(self) -> Complexity:
         if len(self.grams) > 1:
-            return Determinant.of_grams(torch.stack([semidefinite(gram) for gram in self.grams]))
+            return Determinant.of_grams(torch.stack([semidefinite(gram, self._epsilon) for gram in self.grams]))
         eigenvalues = self._spectrum.values
         return Spectrum(eigenvalues, torch.zeros(len(eigenvalues), dtype=torch.long, device=eigenvalues.device))
 
@@ -190,12 +192,23 @@ class FunctionPosterior(ExactPosterior):
     def _spectrum(self) -> Eigenbasis:
         """Of the kernel's only group, before its prior, which the evidence needs too; or of all groups together."""
         if len(self.grams) == 1:
-            return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0]))
+            return self.shared_spectrum.of(self.grams, make=lambda: decompose(self.grams[0], self._epsilon))
         return self.shared_spectrum.of(self.grams, self.prior, make=self._spectrum_of_all)
 
     def _spectrum_of_all(self) -> Eigenbasis:
         """Of ``Sᵀ K S`` with the prior of each group."""
-        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, self.grams.double()))
+        return decompose(torch.einsum("g,gmn->mn", 1 / self.prior_precisions, wide(self.grams)), self._epsilon)
+
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities.warn_of_precision``; its kernel has the eigenvalues of the curvature."""
+        largest = float(self.grams.diagonal(dim1=1, dim2=2).sum(1).max())
+        prior = float(self.prior_precisions.min())
+        warn_of_products(self.model.precision, self.noise_scale * largest, prior)
+
+    @property
+    def _epsilon(self) -> float:
+        """Relative rounding of the kernel's products."""
+        return self.model.precision.epsilon
 
     @property
     def _eigenvalues(self) -> Float[Tensor, " m"]:
@@ -222,7 +235,7 @@ class FunctionPosterior(ExactPosterior):
     def _cross(self, inputs: Inputs) -> Float[Tensor, "m r"]:
         """``K*x S``, float64."""
         kernel = TangentKernel(self.model)
-        return kernel.cross(inputs, self.rows, self._variance).double()
+        return wide(kernel.cross(inputs, self.rows, self._variance))
 
     def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
         variances, multiples = distinct([self._variance, *(choice._variance for choice in choices)])
@@ -237,13 +250,13 @@ class FunctionPosterior(ExactPosterior):
         With ``Sᵀ K S = Q diag(γ) Qᵀ``: ``κ K** - K*x S Q diag(s κ² / (1 + s κ γ)) Qᵀ Sᵀ Kx*``.
         """
         mean, (prior,) = self._prior_propagation.moments(inputs)
-        kappa, s = torch.tensor(scales, dtype=torch.float64, device=prior.device).unbind(1)
+        kappa, s = torch.tensor(scales, **wide_like(prior)).unbind(1)
         gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
         rows = self.grams.shape[-1]
         together = max(1, BUDGET // (8 * self.model.width * rows))
         parts: list[Tensor] = []
         for place, part in chunks(inputs, together):
-            before = prior[place].double()
+            before = wide(prior[place])
             rotated = (self._cross(part) @ self._spectrum.vectors).view(-1, mean.shape[-1], rows)
             explained = contracted(rotated, gain).view(-1, *before.shape)
             parts.append(torch.einsum("m,...->m...", kappa, before) - explained)
@@ -252,5 +265,5 @@ class FunctionPosterior(ExactPosterior):
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         mean, prior = joint(self._prior_propagation, inputs)
         explained = self._cross(inputs) @ self._root
-        covariance = prior.double() - explained @ explained.mT
+        covariance = wide(prior) - explained @ explained.mT
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

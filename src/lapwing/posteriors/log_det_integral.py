@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import finite_evidence
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import track
 from lapwing.ground.results import Solution
 from lapwing.linalg import Diagonal
@@ -53,7 +54,7 @@ def log_det_integral(
     s = problem.scale
     end = end_of_integral(problem, perturbation)
     draws_in_prior_units = perturbation.prior  # A_t^½ ζ_t: at t = ∞ the noise of the prior
-    integral = draws_in_prior_units.new_zeros(draws_in_prior_units.shape[1], dtype=torch.float64)
+    integral = torch.zeros(draws_in_prior_units.shape[1], **wide_like(draws_in_prior_units))
     solutions = list[Solution]()
     for point in track(points_of_integral(end), "evidence", unit="priors", alike=False, progress=progress):
         prior = Diagonal(math.exp(point.time) * problem.prior.values)
@@ -64,7 +65,7 @@ def log_det_integral(
             zeta = solution.value
             draws_in_prior_units = prior.root() @ zeta
             g_zeta = stronger.curvature @ zeta
-            integral += point.weight * s * (zeta.double() * g_zeta.double()).sum(0)
+            integral += point.weight * s * (wide(zeta) * wide(g_zeta)).sum(0)
         solutions.append(replace(solution, value=zeta[:0]))
     return integral, solutions
 
@@ -90,7 +91,7 @@ def end_of_integral(problem: Problem, perturbation: Perturbation) -> float:
         NumericalError: If the trace is not finite.
     """
     whitened = problem.prior.inverse_root() @ perturbation.data
-    trace = problem.scale * float(whitened.double().square().sum(0).mean())
+    trace = problem.scale * float(wide(whitened).square().sum(0).mean())
     finite_evidence(trace, "log determinant")
     return max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
 

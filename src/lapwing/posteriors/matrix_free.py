@@ -16,6 +16,7 @@ from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.files.records import checksum
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate, Solution, joined_solutions
 from lapwing.jacobian.layers.base import jacobian_rows
@@ -147,7 +148,7 @@ class MatrixFreePosterior(IterativePosterior):
                 "a larger prior precision" if solution.value.dtype == torch.float64 else "float64",
             )
         warn_unless(solution, self.solver.cure)
-        return Estimate.of((b.double() * solution.value.double()).sum(0))
+        return Estimate.of((wide(b) * wide(solution.value)).sum(0))
 
     @working("predict")
     def solved_outputs(self, x: InputsLike) -> SolvedMoments:
@@ -165,7 +166,7 @@ class MatrixFreePosterior(IterativePosterior):
         with torch.no_grad():
             for f, rows, solution in self._solves(self._inputs(x)):
                 solved = solution.value.mT.view(rows.shape)  # Λ⁻¹ Jᵀ, one row for each of J
-                products = [j.double() @ v.double().mT for j, v in zip(rows, solved, strict=True)]
+                products = [wide(j) @ wide(v).mT for j, v in zip(rows, solved, strict=True)]
                 covariance = torch.stack(products)
                 means.append(f)
                 covariances.append(((covariance + covariance.mT) / 2).to(f).view(*f.shape, f.shape[-1]))

@@ -21,6 +21,7 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.network.network import Network
@@ -188,7 +189,7 @@ class NystromPosterior(ExactPosterior):
         p = self.compression.prior_root
         values, vectors = torch.linalg.eigh(self.noise_scale * self.compressed)
         root = vectors * values.clamp_min(0.0).sqrt()
-        factor = prior[:, None] * (self.changes.double() @ (p @ (p.mT @ root)))
+        factor = prior[:, None] * (wide(self.changes) @ (p @ (p.mT @ root)))
         return LowRank(factor.to(self.changes), Diagonal(prior.to(self.changes)))
 
     @working("sample")
@@ -197,7 +198,7 @@ class NystromPosterior(ExactPosterior):
         source = probes.generator_of(generator)
         probes.check_draws(samples, source)
         d, k = self.changes.shape
-        w = self.changes.double()
+        w = wide(self.changes)
         within = self.compression
         epsilon = probes.gaussian((k, samples), like=within.curvature, generator=source)
         draws = w @ (within.root @ epsilon)
@@ -234,7 +235,7 @@ class NystromPosterior(ExactPosterior):
         prior = None
         if self.residual:
             propagation = Propagation(self.model, (BlockedCurvature(Diagonal(self.prior_diagonal)),))
-            prior = joint(propagation, inputs)[1].double()[None]
+            prior = wide(joint(propagation, inputs)[1])[None]
         together = OutputFeatures(features.mean.view(1, -1), features.values.flatten(0, -2)[None])
         whole = self.compression.moments(together, prior)
         factor = None if whole.factor is None else whole.factor.view(*shape, -1)

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-import torch
-
-from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, PrecisionWarning, warn
+from lapwing.ground.precision import WIDE, Precision
 from lapwing.linalg import Dense, Structured
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
+
+
+RESOLVED = 0.01
+"""The relative error of covariances by the rounding of products from which it is warned of."""
+
+
+def warn_of_products(precision: Precision, largest: float, prior: float) -> None:
+    """Warn where a prior precision is weaker than products in float32 can resolve; see ``Precision.error``.
+
+    Args:
+        precision: In what they were made.
+        largest: Largest eigenvalue of the curvature.
+        prior: Smallest precision of the prior.
+    """
+    if precision.products == WIDE:
+        return
+    error = precision.error(largest, prior)
+    if error <= RESOLVED:
+        return
+    warn(
+        f"products in float32 do not resolve a prior precision of {prior:.2g} beside a curvature of up to "
+        f"{largest:.2g}: variances of what the data say little about are wrong by about {100 * error:.0f} %. Try "
+        f'precision="double", or a prior precision of {prior * error / RESOLVED:.1g} or more',
+        PrecisionWarning,
+    )
 
 
 def check_rounding(curvature: Structured, prior: float, rank: int | None = None) -> None:
@@ -60,5 +84,5 @@ def warn_of_rounding(curvature: Dense, prior: float) -> None:
 
 
 def rounding_of(curvature: Structured) -> float:
-    """What of the trace of a curvature is rounding, in the dtype that holds it."""
-    return float(curvature.diagonal().sum()) * torch.finfo(curvature.dtype).eps
+    """What of the trace of a curvature is rounding, of the products behind it or of the dtype that holds it."""
+    return float(curvature.diagonal().sum()) * curvature.relative_rounding

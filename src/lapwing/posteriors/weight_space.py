@@ -33,7 +33,7 @@ from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_part_shape
-from lapwing.posteriors.rounding import warn_of_rounding
+from lapwing.posteriors.rounding import warn_of_products, warn_of_rounding
 from lapwing.posteriors.step import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
@@ -130,7 +130,7 @@ class WeightPosterior(ExactPosterior):
         weights = self.network.weights
         operator = self.precision.operator
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
-        return (operator.inverse_root() @ epsilon.to(operator.dtype)).to(weights)
+        return (operator.inverse_root() @ epsilon.to(operator.device, operator.dtype)).to(weights)
 
     def with_hyperparameters(
         self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()
@@ -158,8 +158,13 @@ class WeightPosterior(ExactPosterior):
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
             return BlockedCurvature(curvature.shifted(float(precisions)), self.curvature.partition)
-        prior = Diagonal(self.prior_diagonal.to(curvature.dtype))
+        prior = Diagonal(self.prior_diagonal.to(curvature.device, curvature.dtype))
         return BlockedCurvature(curvature.plus_diagonal(prior.values), self.curvature.partition)
+
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities.warn_of_precision``; covariances by single entries have no such error."""
+        largest = self.noise_scale * self.curvature.operator.rounding_scale
+        warn_of_products(self.model.precision, largest, float(self.prior_diagonal.min()))
 
     @property
     def precision_operator(self) -> Structured:
@@ -177,13 +182,13 @@ class WeightPosterior(ExactPosterior):
         if self.totals.score is None:
             return None
         layout = self.network.uncertain
-        device = self.network.like.device
+        device = self.curvature.operator.device
         dtype = self.curvature.operator.dtype
         relative = self.prior.relative(layout)
         return NewtonStep(
             self.curvature.operator,
-            self.totals.score.to(dtype),
-            self.network.weights.to(dtype),
+            self.totals.score.to(device, dtype),
+            self.network.weights.to(device, dtype),
             self.prior.groups(layout)[0].to(device),
             None if relative is None else relative.to(device),
         )

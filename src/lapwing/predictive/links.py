@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, check_count
+from lapwing.ground.precision import wide, wide_like
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, check_time, over_positions
@@ -109,8 +110,8 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
     check_time("pairwise", c, PAIR * c**2)
 
     def of_pairs(some: Moments | WideMoments) -> Tensor:
-        mean = some.mean.double()
-        half = 0.5 + math.pi / 8 * some.variance.double()  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
+        mean = wide(some.mean)
+        half = 0.5 + math.pi / 8 * wide(some.variance)  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
         together = max(1, CACHED // (PAIR_BYTES * mean.numel()))
         sums: list[Tensor] = []
         for start in range(0, c, together):
@@ -207,17 +208,17 @@ def monte_carlo(
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0., 0., 0., 0.]]))
     """
     check_count("samples", samples, 2, usual=SAMPLES)
-    total = torch.zeros_like(moments.mean, dtype=torch.float64)
+    total = torch.zeros(moments.mean.shape, **wide_like(moments.mean))
     squares = torch.zeros_like(total)
     draw_bytes = 6 * moments.drawn_numbers * moments.mean[..., 0].numel() * moments.mean.element_size()
     chunk = min(samples, max(1, max_bytes // max(1, draw_bytes)))
     for start in range(0, samples, chunk):
         values = link(moments.sample(min(chunk, samples - start), generator=generator))
-        total += values.sum(0, dtype=torch.float64)
-        squares += values.square().sum(0, dtype=torch.float64)
+        total += wide(values).sum(0)
+        squares += wide(values.square()).sum(0)
     mean = total / samples
     variance = (squares / samples - mean.square()).clamp(min=0.0) / (samples - 1)
-    return mean.to(moments.mean.dtype), variance.sqrt().to(moments.mean.dtype)
+    return mean.to(moments.mean), variance.sqrt().to(moments.mean)
 
 
 def _damped(moments: Moments | WideMoments) -> Tensor:

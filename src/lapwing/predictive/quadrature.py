@@ -13,6 +13,7 @@ from torch.quasirandom import SobolEngine
 
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import TooLargeError, UnsupportedError
+from lapwing.ground.precision import wide, wide_like
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 
@@ -69,7 +70,7 @@ def quasi_monte_carlo(
         return torch.ones_like(mean)
     if c == 2:
         gap = mean[..., 1] - mean[..., 0]
-        covariance = moments.covariance.double()
+        covariance = wide(moments.covariance)
         sums = covariance[..., 0, 0] + covariance[..., 1, 1]
         variance = (sums - covariance[..., 0, 1] - covariance[..., 1, 0]).clamp_min(0.0)
         rare = expected_sigmoid(torch.where(gap > 0, -gap, gap), variance, max_bytes=max_bytes)
@@ -130,8 +131,8 @@ def expected_sigmoid(
     """
     step = max(1, max_bytes // (8 * _NODES * 3))
     pieces = zip(mean.reshape(-1).split(step), variance.reshape(-1).split(step), strict=True)
-    found = torch.cat([_expected(m.double(), v.double()) for m, v in pieces])
-    return found.view(mean.shape).to(mean.dtype)
+    found = torch.cat([_expected(wide(m), wide(v)) for m, v in pieces])
+    return found.view(mean.shape).to(mean)
 
 
 def _expected(mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -142,7 +143,7 @@ def _expected(mean: Float[Tensor, " n"], variance: Float[Tensor, " n"]) -> Float
 
 
 def _over_normal(mean: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    nodes = torch.arange(-24, 25, dtype=torch.float64, device=mean.device) * 0.4
+    nodes = torch.arange(-24, 25, **wide_like(mean)) * 0.4
     weights = torch.softmax(-0.5 * nodes.square(), 0)
     return torch.sigmoid(mean[:, None] + std[:, None] * nodes) @ weights
 
@@ -153,7 +154,7 @@ def _over_logistic(mean: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float
     far = mean < -0.5 * square
     scale = torch.where(far, mean + 0.5 * square, 0.0).exp()
     start = torch.where(far, -mean - square, mean)
-    nodes = torch.arange(-80, 48, dtype=torch.float64, device=mean.device) * 0.7
+    nodes = torch.arange(-80, 48, **wide_like(mean)) * 0.7
     weights = torch.sigmoid(nodes) * torch.sigmoid(-nodes)
     below = 0.5 * torch.special.erfc((nodes - start[:, None]) / (math.sqrt(2) * std[:, None]))
     return scale * (below @ (weights / weights.sum()))
@@ -177,7 +178,7 @@ def over_positions(
     room = min(max_bytes, CACHED) if mean.device.type == "cpu" else max_bytes
     step = max(1, room // each)
     pieces = [slice(start, start + step) for start in range(0, mean[..., 0].numel(), step)]
-    return torch.cat([function(moments.at_positions(piece)) for piece in pieces]).view(mean.shape).to(mean.dtype)
+    return torch.cat([function(moments.at_positions(piece)) for piece in pieces]).view(mean.shape).to(mean)
 
 
 def check_time(link: str, classes: int, seconds: float) -> None:

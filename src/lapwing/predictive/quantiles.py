@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.moments.wide import Outputs
 
 LARGEST_LOG = 700.0
@@ -36,7 +37,7 @@ def count_cdf(
     Cost:
         ``share_below`` of ``NODES`` rates, or one a draw.
     """
-    flat = counts.double().flatten()
+    flat = wide(counts).flatten()
     weights = log_rates.node_weights()
     found = flat.new_zeros(len(flat))
     for some in _pieces(flat, len(weights), max_bytes):
@@ -71,7 +72,7 @@ def count_quantile(
     """
     weights = log_rates.node_weights()
     # Cantelli: no quantile lies further above the mean.
-    highest = (mean.double() + std.double() * math.sqrt(probability / (1 - probability))).flatten()
+    highest = (wide(mean) + wide(std) * math.sqrt(probability / (1 - probability))).flatten()
     found = torch.zeros_like(highest)
     for some in _pieces(highest, len(weights), max_bytes):
         found[some] = _bisected(_rates(log_rates, some), weights, highest[some], probability, share_below)

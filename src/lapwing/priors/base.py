@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
 from lapwing.ground.layout import Layout
 from lapwing.ground.moving import Mover
+from lapwing.ground.precision import wide
 from lapwing.linalg.operators.diagonal import Diagonal
 
 P = TypeVar("P", bound="Prior")
@@ -126,10 +127,10 @@ class Prior(abc.ABC):
             layout: Their names and shapes.
         """
         index, groups = self.groups(layout)
-        squares = vector.double().square()
+        squares = wide(vector).square()
         relative = self.relative(layout)
         squares = squares if relative is None else squares * relative.to(squares)
-        return squares.new_zeros(groups).index_add(0, index.to(vector.device), squares)
+        return squares.new_zeros(groups).index_add(0, index.to(squares.device), squares)
 
     def diagonal(self, layout: Layout, like: Tensor) -> Float[Tensor, " d"]:
         """Diagonal of A, the precision of each weight ``[d]``.

@@ -28,6 +28,7 @@ from lapwing.ground.errors import (
     check_option,
     check_positive,
 )
+from lapwing.ground.precision import wide, wide_device
 from lapwing.jacobian.layers.linear import OuterProducts
 from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
@@ -113,7 +114,7 @@ class Full(Structure):
         self._check_size(task.model.network.size, outputs, "d × d over the weights")
         if isinstance(task.curvature, Hessian):
             return self._exact_hessian(task, task.curvature.damping)
-        posterior = task.summed(DenseSum(task.model.network))
+        posterior = task.summed(DenseSum(task.model.network, task.model.precision))
         check_rounding(posterior.curvature.operator, float(posterior.prior_diagonal.min()))
         return posterior
 
@@ -204,6 +205,5 @@ def unit_variances(
     """
     members = [group == g for g in range(groups)]
     if relative is None:
-        ones = torch.ones((), dtype=torch.float64, device=group.device)
-        return [member * ones for member in members]
-    return [member * (1 / relative).to(group.device) for member in members]
+        return [wide(member) for member in members]
+    return [wide(member) * wide(1 / relative).to(wide_device(group.device)) for member in members]

@@ -71,7 +71,7 @@ class KFAC(CurvatureRecipe, Structure):
         each_alone = [(name,) for names in layers for name in names]
         blocks = layers if self.bias == "joint" else each_alone
         _check_one_precision(task, blocks)
-        total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank)
+        total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
         posterior = task.affordable().summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
@@ -81,8 +81,9 @@ class KFAC(CurvatureRecipe, Structure):
         """The curvature in this structure, for a preconditioner."""
         if not isinstance(problem.model, Linearisation):
             raise UnsupportedError(f"a problem with a network for {self}", "one without", "PivotedCholesky(100)")
-        total = KroneckerSum(problem.model.model.network, self.sharing, self.bias, self.rank)
-        sweep(problem.model.model, GGN(), total)
+        model = problem.model.model
+        total = KroneckerSum(model.network, self.sharing, self.bias, self.rank, model.precision)
+        sweep(model, GGN(), total)
         return total.result().operator
 
 

@@ -15,6 +15,7 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
+from lapwing.ground.precision import wide
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
@@ -87,8 +88,8 @@ class LowRank(CurvatureRecipe, Structure):
         else:
             diagonal = DiagonalSum(task.model.network)
             totals = sweep(task.model, task.curvature, diagonal)
-            prior = task.prior.diagonal(task.model.network.uncertain, task.model.network.like.double())
-            trace = float((diagonal.result().operator.diagonal().double() / prior).sum())
+            prior = task.prior.diagonal(task.model.network.uncertain, wide(task.model.network.like))
+            trace = float((wide(diagonal.result().operator.diagonal()) / prior).sum())
             factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         posterior = task.posterior(WeightPosterior, totals, BlockedCurvature(linalg.LowRank(factor)))
         rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
@@ -115,7 +116,7 @@ class LowRank(CurvatureRecipe, Structure):
         rank = min(FIRST, most)
         while True:
             factor = self._factor_of_rank(curvature, rank)
-            fractions = left_out(factor.double(), trace, prior)
+            fractions = left_out(wide(factor), trace, prior)
             enough = (fractions <= tolerance).nonzero()
             exhausted = rank == most or factor.shape[1] < rank
             if len(enough) or exhausted:

@@ -23,6 +23,7 @@ from lapwing.ground.errors import (
     finite_evidence,
     warn,
 )
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.linear.preconditioners import WeightedExamples, balanced_by_shape
@@ -359,8 +360,8 @@ class BoundSearch:
         h = tangent.outputs(inputs, found.mode.weights)
         y = likelihood.canonical_targets(h, targets)
         outputs = replace(self._outputs(found, inputs), mean=h).sample(OUTPUTS, generator=generator)
-        losses = torch.stack([likelihood.nll(draw.double(), y) for draw in outputs]).mean(0)
-        excess = losses - likelihood.nll(h.double(), y)
+        losses = torch.stack([likelihood.nll(wide(draw), y) for draw in outputs]).mean(0)
+        excess = losses - likelihood.nll(wide(h), y)
         return excess.view(len(targets), -1).sum(1)
 
     def _outputs(self, found: Expected, inputs: Inputs) -> Moments | WideMoments:

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, check_option, finite_evidence, warn
+from lapwing.ground.precision import wide_like
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors import Posterior
@@ -246,7 +247,7 @@ def quasi_newton(
     points = list[EvidencePoint]()
 
     def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
-        here = torch.tensor(x, dtype=torch.float64, device=logs.device, requires_grad=True)
+        here = torch.tensor(x, requires_grad=True, **wide_like(logs))
         with torch.enable_grad():
             alpha = here[:groups].exp()
             s = here[-1].exp() if with_noise else start.scale

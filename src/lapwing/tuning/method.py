@@ -111,6 +111,10 @@ class LinearPosterior(Protocol):
         """See ``Capabilities``."""
         ...
 
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities``."""
+        ...
+
     def check_noise_free(self) -> None:
         """See ``Capabilities``."""
         ...

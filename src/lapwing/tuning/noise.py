@@ -22,6 +22,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks, concatenated
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
@@ -246,7 +247,7 @@ def output_residuals(
     likelihood = posterior.likelihood
     c = model.event[-1]
     size = max(1, COVARIANCES // (model.width * c * model.network.like.itemsize))
-    squares = torch.zeros(c, dtype=torch.float64, device=model.network.like.device)
+    squares = torch.zeros(c, **wide_like(model.network.like))
     total_variances = squares.clone()
     counted = 0.0
     for batch in gathered(model.data, TOGETHER):
@@ -254,11 +255,11 @@ def output_residuals(
             f = model.outputs(inputs)
             y = likelihood.canonical_targets(f, batch.targets[place])
             h = f if weights is None else Tangent(posterior.training, target).outputs(inputs, weights)
-            squares += likelihood.weight * (y.double() - h.double()).square().flatten(0, -2).sum(0)
+            squares += likelihood.weight * (wide(y) - wide(h)).square().flatten(0, -2).sum(0)
             counted += likelihood.count(y) / c
             if variances:
                 found = _variances(posterior, inputs, draws)
-                total_variances += likelihood.weight * found.double().flatten(0, -2).sum(0)
+                total_variances += likelihood.weight * wide(found).flatten(0, -2).sum(0)
     total = model.data.added(torch.cat([squares, total_variances, squares.new_tensor([counted])]))
     return OutputResiduals(float(total[-1]), total[:c], total[c : 2 * c])
 
@@ -267,7 +268,7 @@ def _variances(posterior: Posterior, inputs: Inputs, draws: Tensor | None) -> Fl
     """Variance of each output, by predictions or by draws of the weights."""
     if draws is None:
         return posterior.outputs_each(inputs, [posterior])[0].variance
-    return posterior.pushed(inputs, draws)[1].double().square().mean(-1)
+    return wide(posterior.pushed(inputs, draws)[1]).square().mean(-1)
 
 
 def gathered(data: Data, examples: int) -> Iterator[Batch]:

@@ -110,6 +110,8 @@ def with_hyperparameters(
     prior = posterior.prior.with_precisions(values[:-1])
     likelihood = posterior.fitted.scaled(float(values[-1]))
     tuned = posterior.with_hyperparameters(prior, likelihood, steps)
+    if steps:
+        tuned.warn_of_precision()
     return cast(Q, tuned if draws is None else tuned.starting_from(draws))
 
 

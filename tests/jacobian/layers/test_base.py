@@ -14,7 +14,7 @@ from lapwing.jacobian.layers.base import Explicit, Factor
 from lapwing.jacobian.layers.convolution import Convolution, ConvolutionGeometry, with_zeros_between
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear, OuterProducts
-from lapwing.jacobian.layers.moments import sum_outer
+from lapwing.jacobian.layers.moments import sum_of_groups
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from tests.curvature import naive
@@ -211,4 +211,4 @@ def test_what_is_held_is_what_was_counted(name: str) -> None:
 @pytest.mark.parametrize("shape", [(3, 2, 2, 5), (3, 2, 5, 2), (1, 1, 4, 4)], ids=["wide", "tall", "square"])
 def test_outer_products_add_up_over_examples_and_positions(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
-    torch.testing.assert_close(sum_outer(x), torch.einsum("npit,npjt->pij", x, x))
+    torch.testing.assert_close(sum_of_groups(x), torch.einsum("npit,npjt->pij", x, x))

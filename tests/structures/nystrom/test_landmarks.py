@@ -14,9 +14,9 @@ from lapwing.structures.nystrom.landmarks import (
     LandmarkRows,
     Landmarks,
     drawn_landmarks,
+    gram_block,
     landmark_candidates,
     leverage,
-    product,
 )
 from lapwing.structures.nystrom.reservoir import Reservoir, fill
 from tests.posterior_cases import Linearised, normal, problem, refused
@@ -63,7 +63,7 @@ def test_rows_that_fit_are_made_once(max_bytes: int, monkeypatch: pytest.MonkeyP
 
 def test_is_added_up_in_double() -> None:
     left = torch.full((2, 4000), 1.0) + 1e-3 * torch.randn(2, 4000)
-    found = product(left, left)
+    found = gram_block(left, left)
     assert found.dtype == torch.float64
     torch.testing.assert_close(found, left.double() @ left.double().mT, rtol=1e-13, atol=0.0)
 

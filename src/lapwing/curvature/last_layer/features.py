@@ -53,7 +53,7 @@ class FeatureRows(TrainingRows):
 
     def factors(self, model: Model, place: slice) -> list[Factor]:
         """See ``TrainingRows``; the network is not called."""
-        return [self.factor(place).double()]
+        return [self.factor(place).in_precision(model.precision)]
 
     def push(self, model: Model, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
         """See ``TrainingRows``; the network is not called."""

@@ -60,8 +60,8 @@ def spectra(
         squares = first.product.bases[1].into(columns).square()
         squares = squares.view(squares.shape[-2:])
         kind = torch.promote_types(squares.dtype, torch.float32)
-        left, right = (side.basis_eigenvalues.flatten().to(kind) for side in first.product.bases)
-        for some in torch.arange(len(outputs), device=outputs.device).split(max(1, NUMBERS // len(right))):
+        left, right = (side.basis_eigenvalues.flatten().to(squares.device, kind) for side in first.product.bases)
+        for some in torch.arange(len(outputs), device=squares.device).split(max(1, NUMBERS // len(right))):
             for total, block in zip(found, blocks, strict=True):
                 variance = 1.0 / (block.product.scale * left[some, None] * right + block.product.shift)
                 total.index_add_(1, outputs[some], (variance.to(squares) @ squares).mT)

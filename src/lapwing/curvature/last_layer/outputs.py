@@ -12,8 +12,10 @@ from torch import Tensor
 
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import check_alone
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.linalg import Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero
+from lapwing.linalg.products import outer_sum
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +31,13 @@ class OutputSum:
 
     What couples the outputs that are apart is left out; the log says which part of the absolute sum of all entries
     beside the diagonal is kept, in per cent.
+
+    Args:
+        precision: In what products are made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precision: Precision = DOUBLE) -> None:
+        self._precision = precision
         self.together: Int[Tensor, " k"] | None = None
         self._block: Tensor | None = None
         self._diagonal: Tensor | None = None
@@ -47,8 +53,8 @@ class OutputSum:
             if beside is not None:
                 own.append(beside[:, self.together])
         if own:
-            v = torch.cat(own)
-            self._block -= v.mT @ v
+            v = self._precision.operand(torch.cat(own))
+            self._block -= outer_sum(v.mT)
         self._block.diagonal().copy_(self._diagonal[self.together])
 
     def _begin(self, entries: Entries) -> None:
@@ -93,7 +99,8 @@ class OutputSum:
         alone[self.together] = False
         rows = index.view(len(alone), -1)
         if len(self._block):
-            yield Kronecker(decompose_nonzero(self._block), right, 1.0 / max(count, 1)), rows[self.together].flatten()
+            left = decompose_nonzero(self._block, self._precision.epsilon)
+            yield Kronecker(left, right, 1.0 / max(count, 1)), rows[self.together].flatten()
         if bool(alone.any()):
             yield Kronecker(self._diagonal[alone], right, 1.0 / max(count, 1)), rows[alone].flatten()
             level = logging.INFO

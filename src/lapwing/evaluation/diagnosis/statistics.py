@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg import Operator
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.linalg.operators.base import FunctionOperator
@@ -210,7 +211,7 @@ def project(
     squares = inner(directions, directions).diagonal()
     curvature = lengths / squares
     defect = torch.stack(
-        [(p.double() - c * u.double()).norm() for u, p, c in zip(directions.mT, product.mT, curvature, strict=True)]
+        [(wide(p) - c * wide(u)).norm() for u, p, c in zip(directions.mT, product.mT, curvature, strict=True)]
     )
     unit = lengths.sqrt()
     kept, z = _independent(
@@ -252,9 +253,9 @@ def directions_of(
 
 def inner(a: Float[Tensor, "d k"], b: Float[Tensor, "d s"]) -> Float[Tensor, "k s"]:
     """``aᵀ b`` summed in float64, a slab of rows at a time."""
-    total = torch.zeros(a.shape[1], b.shape[1], dtype=torch.float64, device=a.device)
+    total = torch.zeros(a.shape[1], b.shape[1], **wide_like(a))
     for left, right in zip(a.split(ROWS), b.split(ROWS), strict=True):
-        total += left.double().mT @ right.double()
+        total += wide(left).mT @ wide(right)
     return total
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from lapwing.ground.precision import wide
 
 FeatureMap: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
 """φ of rows of inputs, with ``E φ(x)ᵀ φ(x') = k(x, x')`` over the features' randomness."""
@@ -120,7 +121,10 @@ class Kernel(abc.ABC):
     @property
     def hyper(self) -> Float[Tensor, " h"]:
         """Logarithms of the hyper-parameters, float64; those of kernels within come last."""
-        own = [torch.as_tensor(getattr(self, name), dtype=torch.float64).reshape(-1).log() for name in self.names]
+        own = [
+            torch.as_tensor(getattr(self, name), dtype=torch.float64, device="cpu").reshape(-1).log()
+            for name in self.names
+        ]
         return torch.cat([*own, torch.zeros(0, dtype=torch.float64), *(kernel.hyper for kernel in self._inner())])
 
     def labels(self) -> list[str]:
@@ -210,7 +214,7 @@ class Scaled(Kernel):
     ) -> Float[Tensor, " h"]:
         """See ``Kernel``."""
         weight = like(self.variance, weight) * weight
-        own = (weight * self.kernel(a, b)).sum(dtype=torch.float64)[None].cpu()
+        own = wide(weight * self.kernel(a, b)).sum()[None].cpu()
         return torch.cat([own, self.kernel.gradient(a, b, weight)])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:

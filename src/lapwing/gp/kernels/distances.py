@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lapwing.gp.kernels.base import ALL, Index
+from lapwing.ground.precision import wide
 
 MARGIN = 16
 """Rounding that the product may leave in a square, in units of its last place: it may lose four binary digits."""
@@ -64,9 +65,9 @@ class SquaredDistances:
             scale: ψ, one for all columns or one a column.
         """
         scale = scale.expand(a.shape[1])
-        centre = b.detach().double().median(0).values if len(b) else b.new_zeros(b.shape[1]).double()
-        own = (a.double() - centre) / scale.double()
-        other = (b.double() - centre) / scale.double()
+        centre = wide(b.detach()).median(0).values if len(b) else wide(b.new_zeros(b.shape[1]))
+        own = (wide(a) - centre) / wide(scale)
+        other = (wide(b) - centre) / wide(scale)
         left = torch.cat([-2 * own, own.square().sum(1, keepdim=True), own.new_ones(len(own), 1)], 1)
         right = torch.cat([other, other.new_ones(len(other), 1), other.square().sum(1, keepdim=True)], 1)
         return cls(a, b, scale, left, right)
@@ -90,7 +91,7 @@ class SquaredDistances:
         count = int(lost.count_nonzero())
         if count > FEW * lost.numel():
             return self._bounded(self._differences(i, j))
-        found = squares.to(self.a.dtype)
+        found = squares.to(self.a)
         return self._bounded(self._repaired(found, lost, i, j) if count else found)
 
     def weighted(self, weight: Float[Tensor, "n m"]) -> Float[Tensor, " p"]:

@@ -17,6 +17,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import chunks
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ShapeError
+from lapwing.ground.precision import wide_like
 from lapwing.jacobian.layers.base import jacobian_rows
 from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.network.modes import undisturbed
@@ -88,7 +89,7 @@ class NTK(Kernel):
             kernel = self._kernel(a)
             left = a.detach().to(kernel.model.network.like)
             right = b.detach().to(kernel.model.network.like)
-            ones = torch.ones(kernel.model.network.size, dtype=torch.float64, device=right.device)
+            ones = torch.ones(kernel.model.network.size, **wide_like(right))
             found = kernel.cross(left, InputRows(right.new_ones(1, len(right), 1), right), ones)
         return found.detach().to(a)
 

@@ -15,6 +15,7 @@ from lapwing.gp.kernels.base import ALL, Entries, FeatureMap, Kernel, Positive, 
 from lapwing.gp.kernels.distances import SquaredDistances
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
+from lapwing.ground.precision import wide
 
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
@@ -60,7 +61,7 @@ class Stationary(Kernel):
         """``-2 Σ_ij P_ij (x_i - x_j)² / ψ²`` for each dimension, ``P = W ∘ ∂K``, by products with P alone."""
         scale = like(self.lengthscale, a) / self.stretch
         squares = SquaredDistances.between(a, b, scale)
-        slopes = -2 * squares.weighted(self.derivative(squares(ALL, ALL)).mul_(weight)).double().cpu()
+        slopes = -2 * wide(squares.weighted(self.derivative(squares(ALL, ALL)).mul_(weight))).cpu()
         return slopes if scale.numel() == len(slopes) else slopes.sum()[None]
 
     @abc.abstractmethod
@@ -78,19 +79,19 @@ class Stationary(Kernel):
         ``w = π / (½ π + ½ q)``: where data determine the function well, what is left unknown of it has frequencies that
         π hardly ever draws.
         """
-        wide = count // 2
-        own_frequencies = self.frequencies(count - wide, x, generator)
-        frequencies = torch.cat([own_frequencies, student(1, wide, x, generator)], 1).double()
+        tails = count // 2
+        own_frequencies = self.frequencies(count - tails, x, generator)
+        frequencies = wide(torch.cat([own_frequencies, student(1, tails, x, generator)], 1))
         own = self.log_spectral_density(frequencies)
         other = log_student(1, frequencies)
-        part = wide / count
+        part = tails / count
         weights = 1 / (1 - part + part * torch.exp(other - own))
-        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(x.device)
+        turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(frequencies)
         amplitudes = (2 * weights / count).sqrt()
 
         def draw(inputs: Tensor) -> Tensor:
-            phases = (inputs.double() / like(self.lengthscale, frequencies)) @ frequencies + turns
-            return (amplitudes * torch.cos(phases)).to(inputs.dtype)
+            phases = (wide(inputs) / like(self.lengthscale, frequencies)) @ frequencies + turns
+            return (amplitudes * torch.cos(phases)).to(inputs)
 
         return draw
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.gp.kernels.base import FeatureMap, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
+from lapwing.ground.precision import wide, wide_device
 
 TIMES = 8
 """Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
@@ -46,13 +47,14 @@ class Tanimoto(Kernel):
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""
         size = (count, x.shape[1])
+        place = wide_device(x.device)
 
         def uniform() -> Tensor:
             return torch.rand(size, generator=generator, dtype=torch.float64)
 
-        rate = -(uniform() * uniform()).log().to(x.device)
-        age = -(uniform() * uniform()).log().to(x.device)
-        start = uniform().to(x.device)
+        rate = -(uniform() * uniform()).log().to(place)
+        age = -(uniform() * uniform()).log().to(place)
+        start = uniform().to(place)
         signs = probes.rademacher([*size, TIMES], like=x, generator=generator)
 
         def hashed(row: Tensor) -> Tensor:
@@ -67,4 +69,4 @@ class Tanimoto(Kernel):
             turn = (times.gather(1, first)[:, 0] % TIMES).long()
             return signs[torch.arange(len(signs), device=signs.device), place, turn]
 
-        return lambda inputs: torch.stack([hashed(row) for row in inputs.detach().double()]).to(x) / count**0.5
+        return lambda inputs: torch.stack([hashed(row) for row in wide(inputs.detach())]).to(x) / count**0.5

@@ -16,6 +16,7 @@ from lapwing.gp.regression.groups import OutputGroup
 from lapwing.gp.regression.system import System, singular
 from lapwing.gp.trend import least_squares
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Estimate
 from lapwing.linalg.cholesky import inverted
 
@@ -33,9 +34,9 @@ def log_density(
     """
     averages = system.distinct
     n, c = averages.targets.shape
-    rest = averages.targets - system.trend(averages.inputs.to(beta)) @ beta
+    rest = wide(averages.targets) - wide(system.trend(averages.inputs.to(beta)) @ beta)
     sizes = sum(len(group.outputs) * logdet for group, logdet in zip(system.groups, logdets, strict=True))
-    fit = float((rest * alpha).double().sum()) + sizes + c * n * math.log(2 * math.pi)
+    fit = float((rest * wide(alpha)).sum()) + sizes + c * n * math.log(2 * math.pi)
     return float(system.data.repeated(system.noises)[0].sum()) - 0.5 * fit
 
 
@@ -89,7 +90,7 @@ class GroupGradient:
             weight: The entries of W at some rows and columns, on or above the diagonal.
             diagonal: Those on it.
         """
-        return cls(weighted_gradient(group.matrix, weight), (diagonal * group.noise).double().sum().cpu())
+        return cls(weighted_gradient(group.matrix, weight), wide(diagonal * group.noise).sum().cpu())
 
 
 def evidence_and_gradient(system: System) -> tuple[float, Float[Tensor, " h"]]:
@@ -100,7 +101,7 @@ def evidence_and_gradient(system: System) -> tuple[float, Float[Tensor, " h"]]:
     Raises:
         NumericalError: If C is singular up to rounding.
     """
-    targets = system.distinct.targets.to(system.dtype)
+    targets = system.solvable(system.distinct.targets)
     basis = system.trend(system.inputs)
     alpha = torch.empty_like(targets)
     beta = targets.new_empty(basis.shape[1], targets.shape[1])

@@ -16,6 +16,7 @@ from lapwing.gp.trend import Trend
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Solution
 
@@ -120,12 +121,12 @@ def exact_law_at(
         coefficients = torch.stack([each for each, _ in parts], 2).flatten(1)
         found = torch.stack([each for _, each in parts], 2).flatten(1)
         return coefficients, found
-    whole = KernelMatrix(kernel, inputs.double()).dense()
+    whole = KernelMatrix(kernel, wide(inputs)).dense()
     root = _jittered_root(whole)
     normal = probes.gaussian(list(values.shape), like=whole, generator=generator)
-    rest = normal - torch.linalg.solve_triangular(root, values.double(), upper=False)
+    rest = normal - torch.linalg.solve_triangular(root, wide(values), upper=False)
     coefficients = torch.linalg.solve_triangular(root.mT, rest, upper=True)
-    return coefficients.to(values), (values.double() + whole @ coefficients).to(values)
+    return coefficients.to(values), (wide(values) + whole @ coefficients).to(values)
 
 
 def _jittered_root(whole: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
@@ -207,8 +208,8 @@ class FunctionSamples:
         Args:
             device: Where to.
         """
-        representers = self.representers.to(device)
-        inputs = self.inputs.to(device)
+        representers = moved(self.representers, device)
+        inputs = moved(self.inputs, device)
         generator = torch.Generator().manual_seed(self.prior.seed)
         columns = representers.shape[1]
         prior = PriorFunctions.drawn(self.kernel, inputs.to(representers), columns, self.prior.count, generator)
@@ -217,7 +218,7 @@ class FunctionSamples:
             inputs=inputs,
             prior=prior,
             representers=representers,
-            slopes=self.slopes.to(device),
+            slopes=moved(self.slopes, device),
             solution=self.solution.to(device),
         )
 

@@ -27,6 +27,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import DataError, check_count, check_kind
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.ground.shared import fields_of
@@ -322,8 +323,8 @@ class GPPosterior:
         with torch.no_grad():
             drawn = self.sample_functions(x, samples, generator=source)
             noise = probes.gaussian(list(drawn.shape), like=drawn, generator=source) * self.noises.sqrt().to(drawn)
-            away = (drawn + noise - exact.mean(x)).double().flatten(1)
-            covariance = exact.joint_covariance(x).double().flatten(2).flatten(0, 1)
+            away = wide(drawn + noise - exact.mean(x)).flatten(1)
+            covariance = wide(exact.joint_covariance(x)).flatten(2).flatten(0, 1)
             covariance.diagonal().add_(self.noises.repeat(len(x)))
         return TargetDeviations(away, Dense(torch.linalg.inv(covariance)))
 
@@ -380,8 +381,8 @@ class GPPosterior:
 
     def least_noise(self) -> LeastNoise:
         """See ``Tunable``; from what the mean leaves of the targets."""
-        basis = self.system.trend(self.data.inputs.double())
-        rest, _ = least_squares(basis, basis, self.data.targets.double())
+        basis = self.system.trend(wide(self.data.inputs))
+        rest, _ = least_squares(basis, basis, wide(self.data.targets))
         dtype = self.system.dtype
         least = ROUNDING * torch.finfo(dtype).eps * rest.square().mean(0).cpu()
         noise_each = isinstance(self.likelihood.precision, tuple)

@@ -18,6 +18,7 @@ from lapwing.gp.regression.groups import OutputGroup, grouped
 from lapwing.gp.regression.settings import Settings
 from lapwing.gp.trend import Trend, least_squares
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Solution, joined_solutions
 from lapwing.likelihoods import Gaussian
 from lapwing.linear.solvers import Solver
@@ -61,7 +62,7 @@ class System:
     @property
     def noises(self) -> Float[Tensor, " c"]:
         """``1/ρ`` of each output, float64."""
-        return 1 / self.likelihood.precisions(self.data.targets.double())
+        return 1 / self.likelihood.precisions(wide(self.data.targets))
 
     @property
     def shared(self) -> bool:
@@ -82,7 +83,11 @@ class System:
     @property
     def inputs(self) -> Float[Tensor, "n p"]:
         """X in the dtype of solves."""
-        return self.distinct.inputs.to(self.dtype)
+        return self.solvable(self.distinct.inputs)
+
+    def solvable(self, values: Float[Tensor, "n *k"]) -> Float[Tensor, "n *k"]:
+        """Values in the dtype of solves, where the solves are."""
+        return wide(values) if self.dtype == torch.float64 else values.to(self.dtype)
 
     @property
     def trend(self) -> Trend:
@@ -97,7 +102,7 @@ class System:
     @cached_property
     def groups(self) -> tuple[OutputGroup, ...]:
         """Outputs with their ``K + N``: all together where they share it, else each alone."""
-        relative = self.distinct.relative.to(self.dtype)
+        relative = self.solvable(self.distinct.relative)
         return grouped(self.kernel, self.noises.tolist(), self.inputs, relative, self.shared)
 
     def solve(
@@ -144,7 +149,7 @@ class System:
         """Earlier solutions where they are of the same columns, zeros for the others; ``None`` where there are none."""
         if not start:
             return None
-        initial = torch.zeros(len(self.distinct), width, dtype=self.dtype, device=self.distinct.inputs.device)
+        initial = self.groups[0].noise.new_zeros(len(self.distinct), width)
         for part, earlier in zip(initial.tensor_split([first], 1), start, strict=False):
             if earlier.value.shape[1] == part.shape[1] and len(earlier.value) <= len(part):
                 part[: len(earlier.value)] = earlier.value
@@ -165,8 +170,8 @@ class System:
         """
         like = group.noise
         known = slice(None) if with_mean else slice(0)
-        y = self.distinct.targets[:, group.outputs][:, known].double()
-        h = self.trend(self.distinct.inputs)[:, known].double()
+        y = wide(self.distinct.targets[:, group.outputs][:, known])
+        h = wide(self.trend(self.distinct.inputs)[:, known])
         rest, explained = least_squares(h, h, y)
         explained = explained.to(like)
         own = slice(y.shape[1])
@@ -285,7 +290,7 @@ def check_drawn(
     Warns:
         ConvergenceWarning: If that is more than ``DRAWN`` of the noise's standard deviation.
     """
-    scale = (values / noise.sqrt()[:, None]).double().square().mean(0).sqrt()
+    scale = wide(values / noise.sqrt()[:, None]).square().mean(0).sqrt()
     off = float((error * scale).max()) if len(error) else 0.0
     if off > DRAWN:
         rtol = getattr(solver, "rtol", None)

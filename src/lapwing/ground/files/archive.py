@@ -22,6 +22,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import bits
 from lapwing.ground.errors import DataError
 from lapwing.ground.files.atomic import file_at, write_whole
+from lapwing.ground.precision import moved
 
 DEEPEST = 64
 """Lists and objects within each other in a header, at most."""
@@ -68,7 +69,7 @@ class Tensors:
         name = spec.get("tensor") if isinstance(spec, dict) else None
         if not isinstance(name, str) or name not in self.named:
             raise DataError("the name of a tensor of the file", f"{spec!r:.60}", "saving it again")
-        value = self.named[name].to(device)
+        value = moved(self.named[name], device)
         axes = spec.get("axes")
         dtype = spec.get("dtype")
         if value.dtype == torch.int32 and dtype == "int64":

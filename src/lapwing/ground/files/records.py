@@ -23,6 +23,7 @@ from lapwing.ground.data.inputs import Inputs, bits
 from lapwing.ground.data.inputs import tensors as tensors_of
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json, Tensors
+from lapwing.ground.precision import moved
 
 INLINE = 256
 """Most numbers of one vector that stay in the JSON, where people can read them; longer ones become tensors."""
@@ -206,7 +207,9 @@ class Records:
 
     def _tensor(self, kind: Any, state: Any, at: str) -> Tensor:
         if isinstance(state, list):
-            value = torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64).to(self.device)
+            value = moved(
+                torch.tensor([_scalar(float, number, at) for number in state], dtype=torch.float64), self.device
+            )
         else:
             value = self.tensors.get(state, self.device)
             check_finite(value, at, REPAIR)

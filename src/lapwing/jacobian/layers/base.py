@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.jacobian.network.network import Network
@@ -97,9 +98,13 @@ class Factor(abc.ABC):
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
-    def double(self: T) -> T:
+    def widened(self: T) -> T:
         """The same factor in float64: products of many terms then cancel as they should."""
-        return self._changed(lambda value: value.double() if value.is_floating_point() else value)
+        return self.in_precision(DOUBLE)
+
+    def in_precision(self: T, precision: Precision) -> T:
+        """The same factor as its products are made."""
+        return self._changed(lambda value: precision.operand(value) if value.is_floating_point() else value)
 
     def taken(self: T, place: slice | Bool[Tensor, " n"]) -> T:
         """The factor of some of its examples."""
@@ -147,7 +152,7 @@ class Factor(abc.ABC):
 
     # KFAC: second moments, the order of the weights in G ⊗ A, and its eigenbasis
 
-    def gradient_moment(self, sharing: Sharing) -> Moment | None:
+    def gradient_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment | None:
         """``sum g gᵀ`` of the gradients at the layer's output; ``None`` where no Kronecker product stands for JᵀJ.
 
         With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
@@ -155,7 +160,7 @@ class Factor(abc.ABC):
         """
         return None
 
-    def input_moment(self, sharing: Sharing) -> Moment | None:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment | None:
         """``sum a aᵀ`` of what the weight multiplies, and over how many; see ``gradient_moment``."""
         return None
 

@@ -15,10 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.jacobian.layers.base import Call, Layer, Sizes, at_positions
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing, is_few, sum_outer
+from lapwing.jacobian.layers.moments import ColumnMoment, Moment, Sharing, is_few, sum_of_groups
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linalg.products import product
 
 
 @final
@@ -101,11 +103,11 @@ class Windows(OuterProducts):
         n, p, _, t = self.a.shape
         return torch.cat([self.a, self.a.new_ones(()).expand(n, p, ones, t)], dim=2) if ones else self.a
 
-    def input_moment(self, sharing: Sharing) -> Moment:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; *expand* unfolds nothing where the kernel moves by one pixel."""
         if self.unfolded or self.weight is None or sharing == "reduce":
-            return super().input_moment(sharing)
-        return PatchMoment(replace(self, a=self.a.double()), len(self.g) * self.positions)
+            return super().input_moment(sharing, precision)
+        return PatchMoment(replace(self, a=precision.operand(self.a)), len(self.g) * self.positions)
 
     def rotated_inputs(self, right: Eigenbasis) -> Float[Tensor, "n p w t"]:
         """See ``OuterProducts``; by another convolution, whose kernels are the eigenvectors."""
@@ -127,7 +129,7 @@ class PatchMoment(Moment):
     """The second moment of the windows of an image.
 
     Args:
-        windows: The factor that has them, float64.
+        windows: The factor that has them, as its products are made.
         count: See ``Moment``.
     """
 
@@ -149,7 +151,7 @@ class PatchMoment(Moment):
         own = self.windows
         if slides(own.a, own.geometry):
             return autocorrelation(own.a, own.geometry, own.ones)
-        return sum_outer(own.columns)
+        return sum_of_groups(own.columns)
 
 
 @final
@@ -273,7 +275,7 @@ def autocorrelation(
     columns = x.shape[4] - kw + 1
     shifted = torch.stack([x[..., v : v + columns] for v in range(kw)], 1)
     ends = moved(x[..., columns:].movedim(4, 1), x[..., : kw - 1].movedim(4, 1))
-    found = x.new_empty(p, kh, kw, x.shape[1], kh, kw, x.shape[1])
+    found = torch.empty(p, kh, kw, x.shape[1], kh, kw, x.shape[1], **wide_like(x))
     for e in range(kh):
         found[:, 0, :, :, e] = rows_apart(shifted, ends, rows, e)
     left, right = moved(shifted[:, :, :, rows:].movedim(3, 1), shifted[:, :, :, : kh - 1].movedim(3, 1))
@@ -283,7 +285,7 @@ def autocorrelation(
         found[:, u + 1 :, :, :, u] = found[:, u, :, :, u + 1 :].permute(0, 3, 4, 5, 1, 2)
     whole = F.pad(found.permute(0, 3, 1, 2, 6, 4, 5).flatten(4).flatten(1, 3), (0, ones, 0, ones))
     if ones:
-        whole[:, :-1, -1] = whole[:, -1, :-1] = patches(image.sum(0, keepdim=True), geometry)[0].sum(2)
+        whole[:, :-1, -1] = whole[:, -1, :-1] = patches(wide(image).sum(0, keepdim=True), geometry)[0].sum(2)
         whole[:, -1, -1] = len(image) * rows * columns
     return whole
 
@@ -300,7 +302,7 @@ def rows_apart(shifted: Tensor, ends: tuple[Tensor, Tensor], rows: int, e: int) 
     here = shifted[:, :, :, :rows]
     there = shifted[:, :, :, e : e + rows]
     change = products(ends[0][:, :, :, :rows], ends[1][:, :, :, e : e + rows])
-    found = here.new_empty(*shifted.shape[:3], *shifted.shape[1:3])
+    found = torch.empty(*shifted.shape[:3], *shifted.shape[1:3], **wide_like(here))
     found[:, :1] = products(here[:, :1], there)
     mirrored = found[:, :1, :, 1:].permute(0, 3, 4, 1, 2)
     found[:, 1:, :, :1] = products(here[:, 1:], there[:, :1]) if e else mirrored
@@ -316,5 +318,5 @@ def moved(entering: Tensor, leaving: Tensor) -> tuple[Tensor, Tensor]:
 
 def products(left: Float[Tensor, "p a c *k"], right: Float[Tensor, "p b d *k"]) -> Float[Tensor, "p a c b d"]:
     """Inner products over all axes from the fourth on."""
-    found = left.flatten(3).flatten(1, 2) @ right.flatten(3).flatten(1, 2).mT
+    found = product(left.flatten(3).flatten(1, 2), right.flatten(3).flatten(1, 2).mT)
     return found.unflatten(2, right.shape[1:3]).unflatten(1, left.shape[1:3])

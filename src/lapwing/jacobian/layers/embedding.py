@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from lapwing.ground.precision import DOUBLE, Precision, wide
 from lapwing.jacobian.layers.base import (
     Call,
     Cost,
@@ -133,12 +134,12 @@ class Embedding(LayerKind):
         kept = uses * (cotangents * width + 4)
         return Cost(0, 0, cotangents * uses * width, kept, uses * width, 0)
 
-    def gradient_moment(self, sharing: Sharing) -> Moment:
+    def gradient_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; each position always counts by itself."""
         _, _, g = self.uses
-        return ColumnMoment(g.flatten(0, 1).double().mT[None, None])
+        return ColumnMoment(precision.operand(g.flatten(0, 1)).mT[None, None])
 
-    def input_moment(self, sharing: Sharing) -> Moment:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; one-hot inputs have a diagonal second moment, how often each row is looked up."""
         _, row, _ = self.uses
         return Frequencies(row, self.shape[0], len(row))
@@ -214,8 +215,8 @@ class Frequencies(Moment):
 
     def columns(self) -> Float[Tensor, "v m"]:
         """See ``Moment``."""
-        return torch.nn.functional.one_hot(self.row, self.rows).double().mT
+        return wide(torch.nn.functional.one_hot(self.row, self.rows)).mT
 
     def total(self) -> Float[Tensor, " v"]:
         """See ``Moment``."""
-        return torch.bincount(self.row, minlength=self.rows).double()
+        return wide(torch.bincount(self.row, minlength=self.rows))

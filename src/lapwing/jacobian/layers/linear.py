@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.layers.base import (
     NUMBERS,
     Call,
@@ -179,16 +180,16 @@ class OuterProducts(LayerKind):
 
     # KFAC
 
-    def gradient_moment(self, sharing: Sharing) -> Moment:
+    def gradient_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``."""
         if sharing == "reduce":
-            return ColumnMoment(self.g.double().sum(-1, keepdim=True).flatten(0, 1))
+            return ColumnMoment(precision.operand(self.g).sum(-1, keepdim=True).flatten(0, 1))
         g = self.g if self.g.stride(0) >= self.g.stride(1) else self.g.transpose(0, 1)  # as it lies in memory
-        return ColumnMoment(g.flatten(0, 1).double())
+        return ColumnMoment(precision.operand(g.flatten(0, 1)))
 
-    def input_moment(self, sharing: Sharing) -> Moment:
+    def input_moment(self, sharing: Sharing, precision: Precision = DOUBLE) -> Moment:
         """See ``Factor``; *reduce* averages the inputs over the positions."""
-        columns = replace(self, a=self.a.double()).columns
+        columns = replace(self, a=precision.operand(self.a)).columns
         n = len(self.g)
         if sharing == "reduce":
             return ColumnMoment(columns.mean(-1, keepdim=True), n)

@@ -10,12 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
+from lapwing.linalg.products import outer_sum
+
 Sharing: TypeAlias = Literal["expand", "reduce"]
 """Whether KFAC takes each position that shares a weight for an example of its own, or adds them up first."""
 
 
 class Moment(abc.ABC):
-    """A second moment ``sum x xᵀ`` over the columns x of one chunk, in float64; nothing is computed until it is asked.
+    """A second moment ``sum x xᵀ`` over the columns x of one chunk; nothing is computed until it is asked.
+
+    The columns are in the dtype in which they are multiplied, their sum is in float64.
 
     Args:
         count: Columns it counts for: examples, times positions where each is an example of its own.
@@ -43,7 +48,7 @@ class ColumnMoment(Moment):
     """The second moment of columns that are at hand.
 
     Args:
-        x: The columns of p groups, float64.
+        x: The columns of p groups.
         count: See ``Moment``.
     """
 
@@ -62,7 +67,7 @@ class ColumnMoment(Moment):
 
     def total(self) -> Float[Tensor, "p i i"]:
         """See ``Moment``."""
-        return sum_outer(self.x)
+        return sum_of_groups(self.x)
 
 
 @final
@@ -74,11 +79,13 @@ class RowMoment(Moment):
         rows: Of every example and cotangent.
         most: Weights that are kept together.
         count: See ``Moment``.
+        precision: In what their products are made.
     """
 
     rows: Float[Tensor, "m d"]
     most: int
     count: int = 0
+    precision: Precision = DOUBLE
 
     @property
     def few(self) -> bool:
@@ -88,18 +95,17 @@ class RowMoment(Moment):
 
     def columns(self) -> Float[Tensor, "d m"]:
         """See ``Moment``."""
-        return self.rows.double().mT
+        return self.precision.operand(self.rows).mT
 
     def total(self) -> Float[Tensor, "..."]:
         """See ``Moment``."""
         d = self.rows.shape[1]
         if d <= self.most:
-            rows = self.rows.double()
-            return rows.mT @ rows
-        total = self.rows.new_zeros(d, dtype=torch.float64)
+            return outer_sum(self.columns())
+        total = torch.zeros(d, **wide_like(self.rows))
         for row in self.rows:  # one at a time: those of an embedding are large
-            wide = row.double()
-            total.addcmul_(wide, wide)
+            numbers = wide(row)
+            total.addcmul_(numbers, numbers)
         return total
 
 
@@ -108,9 +114,8 @@ def is_few(groups: int, rows: int, columns: int) -> bool:
     return groups == 1 and 2 * columns <= rows
 
 
-def sum_outer(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
+def sum_of_groups(x: Float[Tensor, "n p i t"]) -> Float[Tensor, "p i i"]:
     """``sum_nt x xᵀ`` for each group: one product, or one an example where a copy in one piece would be larger."""
     if x.shape[2] < x.shape[3] and x.stride(0) > x.stride(2):
-        return (x @ x.mT).sum(0)
-    flat = x.permute(1, 2, 0, 3).flatten(2)
-    return flat @ flat.mT
+        return outer_sum(x).sum(0)
+    return outer_sum(x.permute(1, 2, 0, 3).flatten(2))

@@ -161,13 +161,15 @@ class Network:
 
     def chosen(self, flat: Float[Tensor, "*all"], dim: int = -1) -> Float[Tensor, "*d"]:
         """The uncertain of all weights of the parameters, on some axis."""
-        return flat if self.index is None else flat.index_select(dim, self.index)
+        return flat if self.index is None else flat.index_select(dim, self.index.to(flat.device))
 
     def spread(self, block: Float[Tensor, "d *k"], certain: float = 0.0) -> Float[Tensor, "all *k"]:
         """Values of the uncertain weights among all weights of their parameters, with ``certain`` for the others."""
         if self.index is None:
             return block
-        return block.new_full((self.layout.size, *block.shape[1:]), certain).index_copy(0, self.index, block)
+        return block.new_full((self.layout.size, *block.shape[1:]), certain).index_copy(
+            0, self.index.to(block.device), block
+        )
 
     def part(self, names: tuple[str, ...], flat: Shaped[Tensor, "all *k"]) -> Shaped[Tensor, "part *k"]:
         """Those of all weights that belong to some parameters."""

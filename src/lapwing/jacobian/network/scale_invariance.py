@@ -16,6 +16,7 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked, count, ordinary, over_tensors, place, take
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.layout import Params
+from lapwing.ground.precision import wide
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.serving import call, serving
@@ -109,7 +110,7 @@ class RescalingTrial:
         examples = min(max(3 * len(network.names), FEWEST), MOST)
         few = take(inputs, slice(0, min(count(inputs), examples)))
         self._network = network
-        self._inputs = over_tensors(ordinary, place(few, network.like.double()))
+        self._inputs = over_tensors(ordinary, place(few, wide(network.like)))
         averaging = any(hasattr(part, "running_mean") for part in network.module.modules())
         if averaging and count(few) < 2:
             raise DataError(
@@ -219,4 +220,4 @@ def _vertex(cost: np.ndarray, determined: np.ndarray, lowest: np.ndarray, highes
 
 
 def _in_double(values: Params) -> Params:
-    return {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+    return {name: wide(value) if value.is_floating_point() else value for name, value in values.items()}

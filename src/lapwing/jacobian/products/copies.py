@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import reason_of
+from lapwing.ground.precision import wide
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import without_advice
 from lapwing.jacobian.products.autodiff_jacobian import Reverse
@@ -80,7 +81,7 @@ class Copies:
         def loss(f: Tensor, place: slice, *terms: Tensor) -> Tensor:
             y = likelihood.canonical_targets(f, batch.targets[place])
             nll = likelihood.total_nll(f, y)
-            return nll - sum((u * f).double().sum() for u in terms)
+            return nll - sum(wide(u * f).sum() for u in terms)
 
         return self._summed_gradients(loss, weights, batch.inputs, along)
 
@@ -90,7 +91,7 @@ class Copies:
         """The gradient of ``⟨along, f⟩`` in the weights of each copy; otherwise as ``gradients``."""
 
         def inner(f: Tensor, place: slice, u: Tensor) -> Tensor:
-            return (u * f).double().sum()
+            return wide(u * f).sum()
 
         return self._summed_gradients(inner, weights, inputs, along)
 

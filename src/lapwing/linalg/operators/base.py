@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_bytes
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg.checks import nonnegative, positive
 
 
@@ -167,7 +168,7 @@ class Structured(Operator):
         Raises:
             NumericalError: ``A`` is not positive definite.
         """
-        return on_columns(self._solve, check_operand(self, b, self.shape[0]).double()).to(self.dtype)
+        return on_columns(self._solve, wide(check_operand(self, b, self.shape[0]))).to(self._like)
 
     def root(self) -> Operator:
         """An operator ``R [d, r]`` with ``R Rᵀ = A``; ``R @ noise`` has covariance ``A``. Here ``Q √Λ``."""
@@ -191,7 +192,7 @@ class Structured(Operator):
 
     def trace(self) -> Float[Tensor, ""]:
         """The sum of the diagonal, float64."""
-        return self.diagonal().double().sum()
+        return wide(self.diagonal()).sum()
 
     def scaled(self, c: float | Tensor) -> Structured:
         """The operator ``c A``, sharing any factorisation that survives.
@@ -246,6 +247,19 @@ class Structured(Operator):
     def plain_entries(self) -> Float[Tensor, "d d"] | None:
         """The matrix, where it is held entry by entry in float64 and its eigenvectors are not at hand."""
         return None
+
+    @property
+    def relative_rounding(self) -> float:
+        """The rounding of its entries over the largest: that of the dtype that holds them."""
+        return torch.finfo(self.dtype).eps
+
+    @property
+    def rounding_scale(self) -> float:
+        """A bound on the largest eigenvalue, in which the rounding of products that were added up is measured.
+
+        Here the trace; 0 where every entry has a rounding of its own.
+        """
+        return float(self.trace())
 
     @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
@@ -316,7 +330,7 @@ class Structured(Operator):
         """A square operator in this one's dtype from products that work in float64."""
 
         def cast(product: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-            return lambda block: product(block.double()).to(self.dtype)
+            return lambda block: product(wide(block)).to(self._like)
 
         return FunctionOperator(cast(forward), cast(adjoint), self.shape, self._like)
 
@@ -334,10 +348,10 @@ def in_float64(operator: Operator) -> FunctionOperator:
         ``A`` with float64 operands and results.
     """
     return FunctionOperator(
-        lambda block: (operator @ block.to(operator.dtype)).detach().double(),
-        lambda block: (operator.T @ block.to(operator.dtype)).detach().double(),
+        lambda block: wide((operator @ block.to(operator.device, operator.dtype)).detach()),
+        lambda block: wide((operator.T @ block.to(operator.device, operator.dtype)).detach()),
         operator.shape,
-        torch.empty(0, dtype=torch.float64, device=operator.device),
+        torch.empty(0, **wide_like(operator.device)),
     )
 
 
@@ -426,5 +440,5 @@ def _is_finite_scalar(value: float | Tensor) -> bool:
 
 def common_value(entries: Float[Tensor, " d"]) -> Float[Tensor, ""] | None:
     """The value, float64, that all entries share; None where they differ. Its gradient spreads evenly."""
-    values = entries.double()
+    values = wide(entries)
     return values.mean() if bool((values == values[0]).all()) else None

@@ -112,6 +112,11 @@ class BlockDiagonal(Structured):
         return torch.cat([block.eigenvalues() for block in self.blocks])
 
     @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``; the largest of the blocks."""
+        return max(block.rounding_scale for block in self.blocks)
+
+    @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
         """See ``Structured.indexed_blocks``."""
         if self.index is None:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linalg.operators.base import Operator, Structured, check_operator_tensor, common_value
@@ -31,6 +32,8 @@ class Dense(Structured):
         matrix: Symmetric ``M``, ``[d, d]``.
         scale: Factor of ``M``.
         shift: Added to the diagonal, such as a prior precision.
+        epsilon: Relative rounding of the entries of ``M``, such as that of the products it was added up of; ``None``
+            for that of its dtype.
         basis: The eigenbasis of ``M``, where it is at hand.
         copy_of: The operator of which this one is a scaled and shifted copy: it has the eigenbasis of ``M``.
 
@@ -43,6 +46,7 @@ class Dense(Structured):
     matrix: Tensor
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
+    epsilon: float | None = field(default=None, kw_only=True)
     basis: Eigenbasis | None = field(default=None, kw_only=True)
     copy_of: Dense | None = field(default=None, kw_only=True)
 
@@ -110,7 +114,17 @@ class Dense(Structured):
     def _shared_basis(self) -> SharedEigenbasis:
         if self.copy_of is not None:
             return self.copy_of._shared_basis
-        return SharedEigenbasis(self.matrix, self.basis)
+        return SharedEigenbasis(self.matrix, self.basis, self.epsilon)
+
+    @property
+    def relative_rounding(self) -> float:
+        """See ``Structured.relative_rounding``; or that of the products it was added up of."""
+        return super().relative_rounding if self.epsilon is None else self.epsilon
+
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``; the largest eigenvalue, where it is at hand."""
+        return float(self.eigenvalues()[-1]) if self.has_eigenbasis else super().rounding_scale
 
     @property
     def plain_entries(self) -> Float[Tensor, "d d"] | None:
@@ -121,8 +135,8 @@ class Dense(Structured):
 
     def in_units(self, relative: Float[Tensor, " d"]) -> Dense:
         """See ``Structured.in_units``; negative eigenvalues that are rounding are set to 0."""
-        root = relative.rsqrt()
-        return Dense(semidefinite(root[:, None] * self.dense().double() * root))
+        root = wide(relative).rsqrt()
+        return Dense(semidefinite(root[:, None] * wide(self.dense()) * root, self.epsilon), epsilon=self.epsilon)
 
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """See ``Structured.check_plus_diagonal``; any sum is exact."""
@@ -133,7 +147,7 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        matrix = symmetric(self.matrix).mul_(self.scale)
+        matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return cholesky_or_none(matrix)
 
@@ -164,5 +178,5 @@ class Dense(Structured):
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Dense:
         shift = None if entries.requires_grad else common_value(entries)
         if shift is None:
-            return Dense(self._dense() + torch.diag(entries))
+            return Dense(self._dense() + torch.diag(entries), epsilon=self.epsilon)
         return self._affine(1.0, shift)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import nonnegative, positive
 from lapwing.linalg.operators.base import Structured, check_operator_tensor
 
@@ -46,7 +47,12 @@ class Diagonal(Structured):
 
     def eigenvalues(self) -> Float[Tensor, " d"]:
         """The entries themselves, float64."""
-        return self.values.double()
+        return wide(self.values)
+
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``: 0."""
+        return 0.0
 
     def eigenvalues_by_group(self, group: Int[Tensor, " d"]) -> tuple[Float[Tensor, " d"], Int[Tensor, " d"]]:
         """See ``Structured.eigenvalues_by_group``."""
@@ -54,7 +60,7 @@ class Diagonal(Structured):
 
     def in_units(self, relative: Float[Tensor, " d"]) -> Diagonal:
         """See ``Structured.in_units``."""
-        return Diagonal(self.values.double() / relative)
+        return Diagonal(wide(self.values) / wide(relative))
 
     @property
     def _like(self) -> Tensor:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError
+from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg.checks import finite, symmetric
 
 
@@ -90,7 +91,7 @@ class Eigenbasis:
     @property
     def matrix(self) -> Float[Tensor, "*p m m"]:
         """M, written down."""
-        eye = torch.eye(self.shape[-1], dtype=torch.float64, device=self.values.device)
+        eye = torch.eye(self.shape[-1], **wide_like(self.values))
         return self.times(eye)
 
     def times(self, block: Float[Tensor, "*b m k"]) -> Float[Tensor, "*b2 m k"]:
@@ -120,7 +121,7 @@ class Eigenbasis:
 
     def _followed_by_rest(self, count: int) -> Float[Tensor, "*p w"]:
         """λ, then ρ so many times."""
-        values = self.values.double()
+        values = wide(self.values)
         if not count:
             return values
         return torch.cat([values, values.new_full((*values.shape[:-1], count), self.rest)], -1)
@@ -133,10 +134,12 @@ class SharedEigenbasis:
     Args:
         matrix: The matrix.
         known: Its eigenbasis, where it is at hand.
+        epsilon: Relative rounding of its entries; see ``decompose``.
     """
 
-    def __init__(self, matrix: Float[Tensor, "m m"], known: Eigenbasis | None) -> None:
+    def __init__(self, matrix: Float[Tensor, "m m"], known: Eigenbasis | None, epsilon: float | None = None) -> None:
         self._matrix = matrix
+        self._epsilon = epsilon
         self._value = known
 
     @property
@@ -148,34 +151,37 @@ class SharedEigenbasis:
     def value(self) -> Eigenbasis:
         """It; the first time, one ``eigh``."""
         if self._value is None:
-            self._value = decompose(self._matrix)
+            self._value = decompose(self._matrix, self._epsilon)
         return self._value
 
 
-def decompose(matrix: Float[Tensor, "..."]) -> Eigenbasis:
+def decompose(matrix: Float[Tensor, "..."], epsilon: float | None = None) -> Eigenbasis:
     """``M = Q diag(λ) Qᵀ`` for a symmetric matrix, float64, by one ``eigh``; eigenvalues ascend.
 
     Negative eigenvalues that are rounding of a positive semi-definite ``M`` (smaller than ``sqrt(eps)`` of
-    the largest, with the ``eps`` of the matrix's own dtype) are set to 0. A 1-D tensor stands for a diagonal
+    the largest) are set to 0. A 1-D tensor stands for a diagonal
     matrix, here and in the eigenvectors: its ``Q`` is the identity, kept as ones, its eigenvalues in its own order.
 
     Args:
         matrix: ``[..., m, m]``, or ``[m]`` for a diagonal matrix.
+        epsilon: Relative rounding of its entries, ``eps``; ``None`` for that of its dtype.
     """
     if matrix.ndim == 1:
-        values = finite(matrix).double()
-        vectors = torch.ones_like(matrix, dtype=torch.float64)
+        values = wide(finite(matrix))
+        vectors = torch.ones_like(values)
     else:
-        values, vectors = torch.linalg.eigh(symmetric(matrix))
-    rounding = torch.finfo(matrix.dtype).eps ** 0.5 * values.abs().amax(-1, keepdim=True)
+        values, vectors = torch.linalg.eigh(symmetric(matrix, epsilon=epsilon))
+    eps = torch.finfo(matrix.dtype).eps if epsilon is None else epsilon
+    rounding = eps**0.5 * values.abs().amax(-1, keepdim=True)
     return Eigenbasis(values.masked_fill((values < 0) & (values >= -rounding), 0.0), vectors)
 
 
-def decompose_nonzero(matrix: Float[Tensor, "*p m m"]) -> Eigenbasis:
+def decompose_nonzero(matrix: Float[Tensor, "*p m m"], epsilon: float | None = None) -> Eigenbasis:
     """All of a positive semi-definite matrix, but for rows and columns of zeros; one ``eigh``.
 
     Args:
         matrix: M.
+        epsilon: Relative rounding of its entries; see ``decompose``.
 
     Cost:
         ``9 m³`` multiplications for the m rows that are not zero.
@@ -184,12 +190,12 @@ def decompose_nonzero(matrix: Float[Tensor, "*p m m"]) -> Eigenbasis:
     if matrix.ndim > 2:
         nonzero = nonzero.flatten(0, -2).any(0)
     if 2 * int(nonzero.sum()) > len(nonzero):
-        return decompose(matrix)
+        return decompose(matrix, epsilon)
     places = nonzero.nonzero().squeeze(1)
-    vectors = matrix.new_zeros(*matrix.shape[:-1], len(places)).double()
+    vectors = wide(matrix.new_zeros(*matrix.shape[:-1], len(places)))
     if not len(places):
         return Eigenbasis(vectors.new_zeros(*matrix.shape[:-2], 0), vectors)
-    inner = decompose(matrix[..., places[:, None], places])
+    inner = decompose(matrix[..., places[:, None], places], epsilon)
     vectors[..., places, :] = inner.vectors
     return Eigenbasis(inner.values, vectors)
 
@@ -207,8 +213,8 @@ def decompose_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Ei
         ``3 m r² + 9 r³`` multiplications.
     """
     if not root.numel():
-        return Eigenbasis(root.new_zeros(0).double(), root.double())
-    basis, triangle = torch.linalg.qr(root.double())
+        return Eigenbasis(wide(root.new_zeros(0)), wide(root))
+    basis, triangle = torch.linalg.qr(wide(root))
     values, vectors = torch.linalg.eigh(symmetric(triangle @ triangle.mT))
     is_resolved = values > len(root) * torch.finfo(values.dtype).eps * values.amax()
     values = values[is_resolved].flip(0)
@@ -218,7 +224,7 @@ def decompose_root(root: Float[Tensor, "m r"], trace: float | None = None) -> Ei
     return Eigenbasis(values, vectors, rest, error=left)
 
 
-def semidefinite(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+def semidefinite(matrix: Float[Tensor, "m m"], epsilon: float | None = None) -> Float[Tensor, "m m"]:
     """The matrix in float64, negative eigenvalues that are rounding set to 0: weak priors would blow them up."""
-    basis = decompose(matrix)
+    basis = decompose(matrix, epsilon)
     return (basis.vectors * basis.values) @ basis.vectors.mT

@@ -110,6 +110,14 @@ class Kronecker(Structured):
             return self.copy_of.bases
         return _decomposed(self.left), _decomposed(self.right)
 
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``: the largest eigenvalue, from those of both factors."""
+        largest = float(self.scale)
+        for side in self.bases:
+            largest *= float(side.spectrum.amax()) if side.spectrum.numel() else 0.0
+        return largest
+
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
         entries = self._eigenvalue(_diagonal(self.left), _diagonal(self.right))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.ground.precision import wide
 from lapwing.linalg.checks import finite, positive
 from lapwing.linalg.operators.base import FunctionOperator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.diagonal import Diagonal
@@ -78,8 +79,8 @@ class LowRank(Structured):
         """All ``d``, float64; costs ``d r²`` where ``D`` is constant, else ``d³`` through ``dense()``."""
         constant = common_value(self._added)
         if constant is None:
-            return torch.linalg.eigvalsh(finite(self.dense()).double())
-        squares = torch.linalg.svdvals(finite(self.factor).double()).square()
+            return torch.linalg.eigvalsh(wide(finite(self.dense())))
+        squares = torch.linalg.svdvals(wide(finite(self.factor))).square()
         return constant + torch.cat([squares, squares.new_zeros(self.shape[0] - len(squares))])
 
     def split(
@@ -91,19 +92,19 @@ class LowRank(Structured):
             rows: X.
         """
         directions, m = self._directions
-        whitened = rows.double() * self._base_entries.rsqrt()
+        whitened = wide(rows) * self._base_entries.rsqrt()
         return whitened, whitened @ directions, m
 
     @property
     def known_root(self) -> Float[Tensor, "d r"] | None:
         """See ``Structured.known_root``."""
-        return self.factor.double() if self.base is None else None
+        return wide(self.factor) if self.base is None else None
 
     def in_units(self, relative: Float[Tensor, " d"]) -> LowRank | None:
         """See ``Structured.in_units``."""
         if self.base is not None:
             return None
-        return LowRank(relative.rsqrt()[:, None] * self.factor.double())
+        return LowRank(wide(relative).rsqrt()[:, None] * wide(self.factor))
 
     @property
     def _like(self) -> Tensor:
@@ -122,12 +123,12 @@ class LowRank(Structured):
                 f"rank {min(self.factor.shape)} of {self.shape[0]} without a base",
                 "LowRank(factor, base), or shifted(prior_precision)",
             )
-        return positive(self.base.values).double()
+        return wide(positive(self.base.values))
 
     @cached_property
     def _directions(self) -> tuple[Float[Tensor, "d r"], Float[Tensor, " r"]]:
         """``P``, column by column in memory, and ``m``; float64."""
-        whitened = self._base_entries.rsqrt() * finite(self.factor).mT.double()
+        whitened = self._base_entries.rsqrt() * wide(finite(self.factor).mT)
         values, vectors = torch.linalg.eigh(whitened @ whitened.mT)
         return (vectors.mT @ whitened).mT, values.clamp(min=0.0)
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.linear.mode.loss import Loss, LossAt, Mode
 from lapwing.linear.nesterov import Descended, Gradient, WhitenedGradient, settle
@@ -65,7 +66,7 @@ def mini_batch_descent(
 
         def about(now: Descended) -> float:
             parts = torch.cat([now.gradient, now.value, now.value - now.gradient], dim=1)
-            gradient, *whole = torch.linalg.vector_norm(parts, dim=0, dtype=torch.float64).tolist()
+            gradient, *whole = torch.linalg.vector_norm(wide(parts), dim=0).tolist()
             left = gradient / max(whole) if gradient > 0 else 0.0
             bar.update(said=f"gradient {left:.1e}, done at {rtol:.1e}")
             return left

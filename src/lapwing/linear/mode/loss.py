@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Ended, Stopped
 from lapwing.linalg import Diagonal
 from lapwing.linear.gauss_newton import SPARE, GGNProduct, outputs_at, signature
@@ -138,8 +139,8 @@ class Loss:
         pull = self.prior @ point.weights
         score = self.scale * point.score
         gradient = pull - score
-        unit = self.prior.values.double().rsqrt()
-        length, *parts = (float(torch.linalg.vector_norm(unit * part)) for part in (gradient, pull, score))
+        unit = wide(self.prior.values).rsqrt()
+        length, *parts = (float(torch.linalg.vector_norm(unit * wide(part))) for part in (gradient, pull, score))
         return gradient, length / max(parts) if length > 0 else 0.0
 
     def line(self, point: LossAt, step: Float[Tensor, " d"]) -> Line:
@@ -216,4 +217,4 @@ class Line:
 
 def dot(a: Float[Tensor, " d"], b: Float[Tensor, " d"]) -> float:
     """The inner product in float64."""
-    return float(a.double() @ b.double())
+    return float(wide(a) @ wide(b))

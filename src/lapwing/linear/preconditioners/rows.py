@@ -17,6 +17,7 @@ from lapwing.ground.data.inputs import Inputs, concatenated, over_tensors, take,
 from lapwing.ground.data.sources import Data
 from lapwing.ground.distributed import all_of, check_alone
 from lapwing.ground.errors import ShapeError, check_bytes, check_count
+from lapwing.ground.precision import wide
 from lapwing.likelihoods import IGNORED, Likelihood
 from lapwing.likelihoods.base import by_position
 from lapwing.linalg import LowRank
@@ -114,7 +115,7 @@ class TopRows(CurvatureRecipe):
 
         def directions(f: Tensor, place: slice) -> Iterator[Tensor]:
             y = model.likelihood.canonical_targets(f, targets[place])
-            yield _leading(model.likelihood.hessian(f.double(), y), most).to(f).view(most, *f.shape)
+            yield _leading(output_hessian(model.likelihood, f, y), most).to(f).view(most, *f.shape)
 
         rows = list[Tensor]()
         start = 0
@@ -162,10 +163,16 @@ class _Spectra:
         return _Spectra(take(self.inputs, index), self.targets[index], self.values[index])
 
 
+def output_hessian(likelihood: Likelihood, f: Tensor, y: Tensor) -> Float[Tensor, "n *event c c"]:
+    """B in float64."""
+    outputs = wide(f)
+    return likelihood.hessian(outputs, y.to(outputs.device))
+
+
 def _eigenvalues(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Float[Tensor, "n m"]:
     """Eigenvalues of the output Hessian of each example, of all its positions."""
     y = likelihood.canonical_targets(f, targets)
-    return torch.linalg.eigvalsh(likelihood.hessian(f.double(), y)).flatten(1)
+    return torch.linalg.eigvalsh(output_hessian(likelihood, f, y)).flatten(1)
 
 
 def _largest(values: Float[Tensor, "n m"], count: int) -> Tensor:

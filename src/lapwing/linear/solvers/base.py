@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Estimate, Solution, joined_solutions
 from lapwing.linalg import Structured
 from lapwing.linalg.log_determinant import log_determinant
@@ -194,5 +195,5 @@ def residual_of(problem: Problem, b: Float[Tensor, "d k"], x: Float[Tensor, "d k
 
 def relative(rest: Float[Tensor, "d k"], b: Float[Tensor, "d k"]) -> Float[Tensor, " k"]:
     """The length of each column beside that of another, or itself where the other is zero; float64."""
-    size = torch.linalg.vector_norm(b, dim=0, dtype=torch.float64)
-    return torch.linalg.vector_norm(rest, dim=0, dtype=torch.float64) / torch.where(size > 0, size, 1.0)
+    size = torch.linalg.vector_norm(wide(b), dim=0)
+    return torch.linalg.vector_norm(wide(rest), dim=0) / torch.where(size > 0, size, 1.0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.errors import check_count, check_option
+from lapwing.ground.precision import wide_like
 from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputCovariances, PointCovariances, Points
 from lapwing.methods.hessian_free.probed import ProbedCovariance, Variances
 from lapwing.methods.hessian_free.refit import Refit
@@ -61,7 +62,7 @@ class PerPoint:
             outputs = responder.refit.trained_outputs(inputs)
             c = outputs.shape[-1]
             n = outputs[..., 0].numel()
-            omega = torch.eye(n * c, dtype=torch.float64, device=outputs.device).view(n * c, *outputs.shape)
+            omega = torch.eye(n * c, **wide_like(outputs)).view(n * c, *outputs.shape)
             responses, linearity = responder.respond(
                 OutputSums(omega, inputs), partial(Responses.outputs, inputs=inputs)
             )

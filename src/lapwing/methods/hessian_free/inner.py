@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import NumericalError, check_count, check_optimiser, check_positive
+from lapwing.ground.precision import wide
 from lapwing.linalg.cg import conjugate_gradients
 from lapwing.methods.hessian_free.refit import Refit
 from lapwing.methods.hessian_free.regularisers import Regulariser
@@ -154,7 +155,7 @@ class NewtonCG(Inner):
                 "training on, with this prior and to convergence; a larger prior precision; "
                 f"{'' if like.dtype == torch.float64 else rounded}or lw.Laplace, whose GGN has no negative curvature",
             ) from reason
-        return solution.value.mT.double()
+        return wide(solution.value.mT)
 
 
 def adam(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import UnsupportedError, check_fraction
+from lapwing.ground.precision import wide
 
 
 @final
@@ -77,8 +78,8 @@ class ProbedCovariance:
             noise: Relative error of the responses; what is smaller in ``Ωᵀ Y`` than that is left to the rest.
         """
         shape = responses.shape[1:]
-        signs = omega.flatten(1).double()
-        y = responses.flatten(1).double()
+        signs = wide(omega.flatten(1))
+        y = wide(responses.flatten(1))
         factor = nystrom_factor(signs[:probes], y[:probes], noise)
         left = y[probes:] - (signs[probes:] @ factor) @ factor.mT  # R ω of the other probes
         z = signs[probes:].view(-1, *shape)

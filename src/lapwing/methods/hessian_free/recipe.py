@@ -13,6 +13,7 @@ from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.distributed import check_alike
 from lapwing.ground.errors import check_count, check_kind, check_positive
 from lapwing.ground.files.records import checksum
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
@@ -144,6 +145,6 @@ class HessianFree:
         task = Laplace(self.likelihood, prior=self.prior, weights=self.weights).task(module, read, output=output)
         check_repeatable(task.model, task.totals(), strict=True)
         network = task.model.network
-        prior = task.prior.diagonal(network.uncertain, network.weights.double())
+        prior = task.prior.diagonal(network.uncertain, wide(network.weights))
         refit = Refit(task.model, prior, self.centred)
         return Responder(refit, self.inner, self.scale, self.step, self.antithetic, self.seed)

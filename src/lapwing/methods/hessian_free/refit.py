@@ -16,6 +16,7 @@ from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.layout import summed
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.ground.shared import fields_of
 from lapwing.jacobian.model import Model
@@ -102,12 +103,12 @@ class Refit:
 
     def trained_outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
         """Canonical outputs at the trained weights, float64."""
-        return torch.cat([self.model.outputs(part) for _, part in chunks(inputs, PIECE)]).double()
+        return wide(torch.cat([self.model.outputs(part) for _, part in chunks(inputs, PIECE)]))
 
     @cached_property
     def trained(self) -> Float[Tensor, " d"]:
         """θ̂, float64."""
-        return self.network.weights.double()
+        return wide(self.network.weights)
 
     @cached_property
     def precision(self) -> Operator:
@@ -157,7 +158,7 @@ class Refit:
         gradient = torch.zeros_like(theta)
         for each in data if batch is None else (batch,):
             along = fits.slope_on(self.copies, each)
-            slope = self.copies.gradients(weights, each, along=along).double()
+            slope = wide(self.copies.gradients(weights, each, along=along))
             gradient += share * (slope - self._own_slope(each) if self.centred else slope)
         self.work.add(gradients=len(fits) if batch is None else 0)
         prior = self.prior * (changes if self.centred else theta)
@@ -171,7 +172,7 @@ class Refit:
         """Canonical outputs of each fit, float64."""
         weights = self.weights(changes)
         with torch.no_grad():
-            parts = [self.copies.outputs(weights, part).double() for _, part in chunks(inputs, PIECE)]
+            parts = [wide(self.copies.outputs(weights, part)) for _, part in chunks(inputs, PIECE)]
         found = torch.cat(parts, dim=1)
         if not bool(torch.isfinite(found).all()):
             raise NumericalError(
@@ -183,4 +184,4 @@ class Refit:
 
     def _own_slope(self, batch: Batch) -> Float[Tensor, " d"]:
         """The gradient of a batch's losses at the trained weights."""
-        return self.copies.gradients(self.network.weights[None], batch)[0].double()
+        return wide(self.copies.gradients(self.network.weights[None], batch)[0])

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.distributed import turn
+from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.products.copies import Copies
 
 PIECE = 4096
@@ -57,7 +58,7 @@ class Regulariser(abc.ABC):
             copies: The network.
             weights: Weights of each fit, in the network's dtype.
         """
-        return torch.zeros(weights.shape, dtype=torch.float64, device=weights.device)
+        return torch.zeros(weights.shape, **wide_like(weights))
 
     def gradient(self, copies: Copies) -> Float[Tensor, "f d"]:
         """Gradient of each r at the trained weights, with the training data, float64.
@@ -86,7 +87,7 @@ class OutputSums(Regulariser):
         first, each = turn(data.shared)
         pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
         for place, inputs in islice(pieces, first, None, each):
-            gradient += copies.pull(weights, inputs, self.omega[:, place].to(weights))
+            gradient += wide(copies.pull(weights, inputs, self.omega[:, place].to(weights)))
         return data.added(gradient)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind, check_positive
 from lapwing.ground.layout import Layout, Params
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -141,7 +142,7 @@ def prune_uncertain(
     Source: J. McInerney and N. Kallus, Hessian-Free Laplace in Bayesian Deep Learning, 2024, section 5.
     """
     network = Network.of(unwrapped(model))
-    weights = network.weights.double()
+    weights = wide(network.weights)
     check_kind("std", std, (Tensor,), "weight_uncertainty(...).std")
     if std.shape != weights.shape:
         raise ShapeError(

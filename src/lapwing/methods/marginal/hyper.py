@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError, NumericalError, TooLargeError, check_count, check_kind, check_option
 from lapwing.ground.layout import Layout
+from lapwing.ground.precision import wide, wide_device, wide_like
 from lapwing.likelihoods import Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior
@@ -67,13 +68,13 @@ class LearnedHyperparameters(nn.Module):
                 "Isotropic() or Layerwise()",
             )
         group, groups = prior.groups(layout)
-        self.group = group.to(like.device)
-        self.sizes = torch.bincount(self.group, minlength=groups).double()
+        self.group = group.to(wide_device(like.device))
+        self.sizes = wide(torch.bincount(self.group, minlength=groups))
         self.learns_noise = noise and likelihood.noise is not None
-        self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(like.device))
+        self.log_precisions = nn.Parameter(prior.precisions(layout).log().to(**wide_like(like)))
         self.own_noises = own_noises(likelihood)
         shape = () if self.own_noises is None else self.own_noises.shape
-        zeros = torch.zeros(shape, dtype=torch.float64, device=like.device)
+        zeros = torch.zeros(shape, **wide_like(like))
         self.log_noise = nn.Parameter(zeros, requires_grad=self.learns_noise)
 
     @property
@@ -125,7 +126,7 @@ class LearnedHyperparameters(nn.Module):
 
     def square_norm(self, weights: Float[Tensor, " d"]) -> Float[Tensor, ""]:
         """``θᵀ A θ = Σ_g α_g |θ_g|²``."""
-        norms = torch.zeros_like(self.log_precisions).index_add(0, self.group, weights.double().square())
+        norms = torch.zeros_like(self.log_precisions).index_add(0, self.group, wide(weights).square())
         return (self.log_precisions.exp() * norms).sum()
 
     @torch.no_grad()

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import TooLargeError, check_count, check_positive
+from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.capture import Survey
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -69,7 +70,7 @@ class MiniBatch:
         """
         mixed = None if mixing is None else mixing * self.roots[:, None].to(mixing)
         rows = self.live.rows(mixed)
-        rows = (rows * self.hyper.deviations(rows)).double()
+        rows = wide(rows * self.hyper.deviations(rows))
         return rows * self.roots[:, None] if mixing is None else rows
 
 
@@ -200,7 +201,7 @@ class StochasticLanczos(LogDeterminant):
         right = live.pull(roots.to(w) * w.unflatten(0, rows))
         products = list[Tensor]()
         for a, b in zip(left, right, strict=True):
-            products.append(((a * deviations).double() * (b * deviations).double()).sum())
+            products.append((wide(a * deviations) * wide(b * deviations)).sum())
         moving = batch.share * torch.stack(products).mean()
         return value + moving - moving.detach()
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing import metrics
 from lapwing.ground import probes
 from lapwing.ground.errors import check_fraction
+from lapwing.ground.precision import wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.distributions.base import Predictive, plus_diagonal
@@ -115,9 +116,9 @@ class CountsOfRates(Predictive, abc.ABC):
         """NLL, of all counts of a position together, RMSE, and the coverage of the 95 % intervals."""
         return Scores(
             {
-                "nll": float(-terms["log_prob"].double().mean()),
+                "nll": float(-wide(terms["log_prob"]).mean()),
                 "rmse": metrics.rmse(terms["mean"], terms["targets"]),
-                "picp": float(terms["inside"].double().mean()),
+                "picp": float(wide(terms["inside"]).mean()),
             }
         )
 
@@ -130,7 +131,7 @@ class CountsOfRates(Predictive, abc.ABC):
     def cdf(self, counts: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
         """P(y ≤ k) of each count by itself, float64, ``[n, *event, c]``."""
         shares = count_cdf(self.log_rates, counts.clamp_min(0), self.share_below)
-        return shares.where(counts >= 0, 0.0)
+        return shares.where((counts >= 0).to(shares.device), 0.0)
 
     def interval(
         self, level: float = 0.95, *, noise: bool = True

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.precision import wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import WideMoments
@@ -76,7 +77,7 @@ class MultiLabel(ProbabilitiesOfLogits):
     @classmethod
     def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
         """NLL, of all labels of a position together."""
-        return Scores({"nll": float(-terms["log_prob"].double().mean())})
+        return Scores({"nll": float(-wide(terms["log_prob"]).mean())})
 
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
         """Probabilities σ(f) of drawn logits f, ``[k, n, *event, c]``; see ``Classification.sample``."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing import metrics
 from lapwing.ground import probes
 from lapwing.ground.errors import ShapeError, check_fraction
+from lapwing.ground.precision import wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.marginals import quantile_of_normal
 from lapwing.moments.wide import Outputs
@@ -85,8 +86,8 @@ class Regression(Predictive):
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, " m"]:
         """See ``Predictive.log_prob``; in float64."""
-        variance = self.variance.double()
-        squares = (targets.double() - self.mean.double()).square()
+        variance = wide(self.variance)
+        squares = (wide(targets) - wide(self.mean)).square()
         return -0.5 * (squares / variance + (2 * math.pi * variance).log()).sum(-1).flatten()
 
     def score_terms(
@@ -108,7 +109,7 @@ class Regression(Predictive):
         """NLL, RMSE, CRPS, and the coverage of the 95 % intervals."""
         return Scores(
             {
-                "nll": float(-terms["log_prob"].double().mean()),
+                "nll": float(-wide(terms["log_prob"]).mean()),
                 "rmse": metrics.rmse(terms["mean"], terms["targets"]),
                 "crps": metrics.crps(terms["mean"], terms["std"], terms["targets"]),
                 "picp": metrics.picp(terms["low"], terms["high"], terms["targets"]),

@@ -11,6 +11,7 @@ import torch
 
 from lapwing.evaluation.diagnosis import Diagnosis
 from lapwing.ground.errors import ConfigError, DataError, check_kind
+from lapwing.ground.precision import wide
 from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, panels
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def plot_evidence(trace: Sequence[Any], *, ax: Axes | None = None, **kw: Any) ->
     check_kind("trace", trace, (Sequence,), "plot_evidence(posterior.trace)")
     if not trace:
         raise DataError("a trace of at least one step", "none", "lw.tune(posterior), which records its steps")
-    precisions = torch.stack([torch.as_tensor(step.prior_precision).double().flatten() for step in trace])
+    precisions = torch.stack([wide(torch.as_tensor(step.prior_precision)).flatten() for step in trace])
     groups = precisions.shape[1]
     ax = axes(ax, 6.0, 3.6)
     twin = ax.twinx()

@@ -15,6 +15,7 @@ from lapwing import metrics
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.gp import GPPosterior
 from lapwing.ground.files.atomic import replacing
+from lapwing.ground.precision import wide
 from lapwing.show.plots.predictions import plot_coverage, plot_residuals
 from lapwing.show.report.page import render
 
@@ -96,7 +97,7 @@ def _scores(method: str, tuned_by: str, mean: Tensor, std: Tensor, y: Tensor) ->
     """Each with its name of ``SCORES``."""
     found = {"rmse": metrics.rmse(mean, y), "nll": metrics.gaussian_nll(mean, std.square(), y)}
     for level in LEVELS:
-        reach = float(torch.special.ndtri(torch.tensor(0.5 + level / 2).double())) * std
+        reach = float(torch.special.ndtri(wide(torch.tensor(0.5 + level / 2)))) * std
         found[f"in{level:g}"] = metrics.picp(mean - reach, mean + reach, y)
     return Row(method, tuned_by, (found,))
 
@@ -115,7 +116,7 @@ def _scales(posterior: GPPosterior, names: Sequence[str]) -> tuple[Row, ...]:
     found = [value for label, value in zip(labels, values, strict=True) if "lengthscale" in label]
     if len(found) != len(names):
         return ()
-    spread = posterior.data.inputs.double().std(0, correction=0).tolist()
+    spread = wide(posterior.data.inputs).std(0, correction=0).tolist()
     rows = sorted(zip(names, found, spread, strict=True), key=lambda row: row[1] / max(row[2], 1e-300))
     return tuple(
         Row(name, "", ({"lengthscale": scale, "spread": width, "ratio": width / scale},)) for name, scale, width in rows

@@ -13,10 +13,12 @@ from torch import Tensor
 from lapwing.curvature.tangent_features import Pairs, pair_rows
 from lapwing.ground import probes
 from lapwing.ground.errors import NumericalError, check_bytes
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, pivoted_cholesky
 from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linalg.products import add_product
 
 Landmarks: TypeAlias = Literal["uniform", "leverage", "pivoted"]
 """How landmarks are drawn."""
@@ -93,13 +95,14 @@ class LandmarkRows:
             ``M² d / 2`` multiplications in float64; ``b (b + 1) / 2`` makings of a block where b of them do not fit.
         """
         size = len(self.pairs)
-        gram = torch.zeros(size, size, dtype=torch.float64, device=self.deviations.device)
+        gram = torch.zeros(size, size, **wide_like(self.deviations))
         blocks = len(self.places)
         with Bar("landmarks", blocks * (blocks + 1) // 2, unit="pairs of blocks") as bar:
             for i, here in enumerate(self.places):
                 left = self.block(i)
                 for j, there in enumerate(self.places[: i + 1]):
-                    found = product(left, left if i == j else self.block(j), self.strip)
+                    right = left if i == j else self.block(j)
+                    found = gram_block(left, right, self.strip, self.model.precision)
                     gram[here, there] = found
                     gram[there, here] = found.mT
                     bar.update()
@@ -112,8 +115,8 @@ class LandmarkRows:
         for i, here in enumerate(self.places):
             rows = self.block(i)
             for strip in strips(rows, self.strip):
-                total[:, strip] += across[:, here] @ rows[:, strip].double()
-        return (total * self.deviations.double()).mT.contiguous()
+                total[:, strip] += across[:, here] @ wide(rows[:, strip])
+        return (total * wide(self.deviations)).mT.contiguous()
 
     def take(self, index: Int[Tensor, " m"]) -> LandmarkRows:
         """The rows of some of the landmarks."""
@@ -125,12 +128,14 @@ class LandmarkRows:
         return self.model.network.size * self.model.network.like.element_size()
 
 
-def product(left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP) -> Float[Tensor, "m m2"]:
+def gram_block(
+    left: Float[Tensor, "m d"], right: Float[Tensor, "m2 d"], strip: int = STRIP, precision: Precision = DOUBLE
+) -> Float[Tensor, "m m2"]:
     """``left rightᵀ``, added up in float64, of so many numbers at once."""
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
+    total = torch.zeros(len(left), len(right), **wide_like(left))
     longer = left if len(left) > len(right) else right
     for some in strips(longer, strip):
-        total.addmm_(left[:, some].double(), right[:, some].double().mT)
+        add_product(total, precision.operand(left[:, some]), precision.operand(right[:, some]).mT)
     return total
 
 
@@ -166,11 +171,12 @@ def span(
         NumericalError: If every landmark's row is 0.
     """
     gram = rows.gram()
+    epsilon = rows.model.precision.epsilon
     if landmarks != "uniform" and bool(gram.any()):
         index = drawn_landmarks(gram, landmarks, samples, rank, tolerance, generator).sort().values.cpu()
         rows = rows.take(index)
         gram = gram[index][:, index]
-    ascending = decompose(gram)
+    ascending = decompose(gram, epsilon)
     values = ascending.values.flip(0)
     vectors = ascending.vectors.flip(1)
     k = int((values[:rank] > tolerance * values[0]).sum())

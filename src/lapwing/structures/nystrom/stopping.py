@@ -17,6 +17,7 @@ from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs, check_inputs, count, place
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, check_count, check_option
+from lapwing.ground.precision import wide
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors.nystrom import Compression
 from lapwing.predictive import Link
@@ -190,7 +191,7 @@ class ValidationMonitor:
             nll = held_out_losses(
                 self._likelihood, outputs, targets, self._stopping.link, samples=self._stopping.samples
             )
-            losses.append(nll.double())
+            losses.append(wide(nll))
         together = torch.cat(losses)
         if not len(together):
             raise DataError(

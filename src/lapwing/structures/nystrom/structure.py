@@ -12,6 +12,7 @@ from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
+from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.results import Estimate
 from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
@@ -103,7 +104,7 @@ class Nystrom(Structure):
         to_augment = Reservoir(1 if self.stopping is None else self.stopping.size, 1, generator)
         fill(task.model.data, pool, checked, to_augment)
 
-        prior = task.prior.diagonal(network.uncertain, network.like.double())
+        prior = task.prior.diagonal(network.uncertain, wide(network.like))
         with torch.no_grad():
             deviations = prior.rsqrt().to(network.like)
             eigenvalues, changes, pairs = span(
@@ -143,13 +144,13 @@ def accumulated(features: TangentFeatures, monitor: ValidationMonitor | None = N
     """
     likelihood = features.model.likelihood
     k = features.changes.shape[1]
-    total = torch.zeros(k, k, dtype=torch.float64, device=features.changes.device)
+    total = torch.zeros(k, k, **wide_like(features.changes))
     chunk = features.chunk if monitor is None else min(features.chunk, monitor.every)
     data = Fold(features.model, chunk)
     examples = 0
     for forward, f, y in data:
         phi = features.of_pass(forward).values
-        b_phi = likelihood.hessian(f.double(), y) @ phi
+        b_phi = likelihood.hessian(wide(f), y.to(phi.device)) @ phi
         total += phi.flatten(0, -2).mT @ b_phi.flatten(0, -2)
         examples += len(f)
         if monitor is not None and monitor.due(examples):

@@ -26,6 +26,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.files.atomic import file_at
 from lapwing.ground.files.checkpoint import Checkpoint
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.linear.solvers import Solver
 from lapwing.linear.tangent import Target
@@ -270,7 +271,7 @@ class EM:
 
     def _settings(self, posterior: Posterior | LinearPosterior) -> dict[str, str]:
         """What a run depends on."""
-        weights = posterior.training.weights.double()
+        weights = wide(posterior.training.weights)
         prior = posterior.prior.diagonal(posterior.training.layout, weights)
         totals = posterior.totals
         system = posterior.system

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.likelihoods.density import held_out_losses
@@ -311,8 +312,8 @@ def squared_residuals(
     observations = 0
     for part, batch in zip(moments, data.batches, strict=True):
         y = likelihood.canonical_targets(part.mean, batch.targets)
-        variance = part.variance.double() + 1 / likelihood.precisions(part.mean.double())
-        squares = (y.double() - part.mean.double()).square() / variance
+        variance = wide(part.variance) + 1 / likelihood.precisions(wide(part.mean))
+        squares = (wide(y) - wide(part.mean)).square() / variance
         sums.append(squares.flatten(0, -2).sum(0))
         observations += squares[..., 0].numel()
     each = torch.stack(sums).sum(0)
@@ -379,7 +380,7 @@ def standard_error(
     counted = 0.0
     for part, batch in zip(moments, data.batches, strict=True):
         losses = held_out_losses(likelihood, part, batch.targets, best.link, temperature=best.temperature)
-        squares += float((losses.double() - best.loss).square().sum())
+        squares += float((wide(losses) - best.loss).square().sum())
         counted += losses.numel()
     squares, counted = data.added(squares, counted)
     return math.sqrt(squares / (counted - 1) / counted) if counted > 1 else math.inf
@@ -401,7 +402,7 @@ def mean_loss(
     counted = 0.0
     for part, batch in zip(moments, data.batches, strict=True):
         losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
-        total += float(losses.double().sum())
+        total += float(wide(losses).sum())
         counted += losses.numel()
     total, counted = data.added(total, counted)
     if not counted:

@@ -111,5 +111,5 @@ def squared_error(precision: Operator, rest: Float[Tensor, "d k"], prior: Struct
     """
     root = prior.inverse_root()
     whitened = congruence(precision, root)
-    start = root.T @ rest.to(root.dtype)
+    start = root.T @ rest.to(root.device, root.dtype)
     return lanczos(whitened, start, QUADRATURE).quadrature(torch.reciprocal)

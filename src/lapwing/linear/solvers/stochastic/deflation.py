@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.precision import wide
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
 
@@ -49,7 +50,7 @@ class Deflation:
         factor = PivotedCholesky(rank).curvature(problem).factor
         basis = torch.linalg.qr(factor).Q
         products = problem.precision @ basis
-        ascending, vectors = torch.linalg.eigh((basis.mT @ products).double())
+        ascending, vectors = torch.linalg.eigh(wide(basis.mT @ products))
         values = ascending.flip(0)
         resolved = int((values > ROUNDING * torch.finfo(basis.dtype).eps * values[0]).sum())
         rotation = vectors.flip(1)[:, :resolved].to(basis)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_fraction
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Solution, Stopped
 from lapwing.linalg import Dense, Diagonal, FunctionOperator, Structured
@@ -254,11 +255,11 @@ class InducingPoints:
         """Those no two of which are more alike; see ``thinned``."""
         kernel = problem.curvature
         points = thinned(kernel, correlation, generator)
-        diagonal = kernel.diagonal()[points].double()
+        diagonal = wide(kernel.diagonal()[points])
         if 8 * len(points) ** 2 > FACTOR:
             return cls(points, Diagonal(diagonal))
         rounding = torch.finfo(kernel.dtype).eps ** 0.5 * float(diagonal.max())
-        return cls(points, Dense(kernel.rows(points, points).double(), shift=rounding))
+        return cls(points, Dense(wide(kernel.rows(points, points)), shift=rounding))
 
     def distance(self, problem: Problem, b: Float[Tensor, "n k"], x: Float[Tensor, "n k"], within: float) -> Distance:
         """How far from the solution some weights are.
@@ -289,7 +290,7 @@ class InducingPoints:
             return Distance(residual, torch.full_like(residual, math.inf))
         shape = (len(points), len(points))
         off = squared_error(FunctionOperator(precision, precision, shape, noise), rest, self.prior)
-        size = torch.linalg.vector_norm(b / noise.sqrt(), dim=0, dtype=torch.float64)
+        size = torch.linalg.vector_norm(wide(b / noise.sqrt()), dim=0)
         return Distance(residual, (scale * off).sqrt() / torch.where(size > 0, size, 1.0))
 
 

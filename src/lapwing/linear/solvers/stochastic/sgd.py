@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground import probes
 from lapwing.ground.errors import check_count, check_positive
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Solution
 from lapwing.linalg import Operator
 from lapwing.linear.mode.descent import mini_batch_descent
@@ -292,7 +293,7 @@ class _Judge:
             return Distance(residual, torch.full_like(residual, math.inf))
         self.looks += 1
         off = squared_error(precision, rest, self._problem.prior)
-        solution = (x * self._b).double().sum(0) + (x * rest).double().sum(0) + off
+        solution = wide(x * self._b).sum(0) + wide(x * rest).sum(0) + off
         return Distance(residual, torch.where(off > 0, off / solution, 0.0).sqrt())
 
 
@@ -308,7 +309,7 @@ def _scaled_product(piece: Operator, scale: float, x: Float[Tensor, "d k"]) -> F
 
 def energy_norm(x: Float[Tensor, "d *k"], b: Float[Tensor, "d *k"]) -> Float[Tensor, " k"]:
     """``|x|_Λ`` of the solutions ``Λ x = b``, each column, float64."""
-    return (x * b).double().reshape(len(x), -1).sum(0).sqrt()
+    return wide(x * b).reshape(len(x), -1).sum(0).sqrt()
 
 
 def _dominant(piece: Operator, root: Tensor, v: Tensor, generator: torch.Generator) -> tuple[Tensor, float]:

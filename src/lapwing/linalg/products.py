@@ -1,0 +1,39 @@
+"""Matrix products whose sums over the data go on in float64."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.precision import WIDE, wide, without_tf32
+
+
+def product(left: Float[Tensor, "*p m n"], right: Float[Tensor, "*p n k"]) -> Float[Tensor, "*p m k"]:
+    """``left @ right``, multiplied in their own dtype with all of its digits, and given in float64.
+
+    Args:
+        left: Operands of ``Precision.operand``.
+        right: The other.
+
+    Example:
+        >>> import torch
+        >>> product(torch.ones(1, 2), torch.ones(2, 1))
+        tensor([[2.]], dtype=torch.float64)
+    """
+    if left.dtype == WIDE:
+        return left @ right
+    with without_tf32():
+        return wide(left @ right)
+
+
+def outer_sum(x: Float[Tensor, "*p m n"]) -> Float[Tensor, "*p m m"]:
+    """``Σ x xᵀ`` over the columns x; see ``product``."""
+    return product(x, x.mT)
+
+
+def add_product(total: Float[Tensor, "m k"], left: Float[Tensor, "m n"], right: Float[Tensor, "n k"]) -> None:
+    """Adds ``left @ right`` to a matrix of float64, in its place; see ``product``."""
+    if left.dtype == WIDE:
+        total.addmm_(left, right)
+    else:
+        total += product(left, right)
