@@ -42,7 +42,7 @@ def test_positions_that_all_but_cancel_keep_their_digits(generator: torch.Genera
     a[1, ..., 1] = a[1, ..., 0] + 1e-3 * a[1, ..., 1]
     factor = Linear("w", None, g, a)
     variances = torch.rand(m, 900, generator=generator) + 0.1
-    exact = factor.double().covariances(variances.double())
+    exact = factor.widened().covariances(variances.double())
     by_pairs, separate = factor.from_pairs(factor.weight_arrays(variances))
     assert cancelled(by_pairs, separate).tolist() == [False, True, False]
     assert float((by_pairs - exact)[:, 1].norm() / exact[:, 1].norm()) > 1e-3

@@ -103,7 +103,7 @@ def test_positions_that_all_but_cancel_keep_their_digits() -> None:
     a[1, ..., 1] = a[1, ..., 0] + 1e-3 * a[1, ..., 1]
     factor = Linear("w", None, g, a)
     assert several.cost(2, 2) < several.cost_by_weights(2, 2)
-    exact = factor.double().covariances(all_variances(several).double()).diagonal(dim1=-2, dim2=-1)
+    exact = factor.widened().covariances(all_variances(several).double()).diagonal(dim1=-2, dim2=-1)
     found = factor.covariances_under(several).diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(found[:, 1].double(), exact[:, 1], rtol=1e-3, atol=0)
     torch.testing.assert_close(found.double(), exact, rtol=SPACING**2 / 8, atol=0)
