@@ -46,12 +46,13 @@ def beside(work: str, quantity: str, ours: float | None, peer: float | None, pee
     return row | {"note": note} if note else row
 
 
-def collect(rows: Iterable[Row], path: Path | None) -> list[Row]:
+def collect(rows: Iterable[Row], path: Path | None, pause: float = PAUSE) -> list[Row]:
     """All rows, written again and again as they come, so that an interrupted run loses none of them.
 
     Args:
         rows: The rows as they are made.
         path: JSON file, see ``write_json``; ``None`` writes nothing.
+        pause: Seconds between two writings of it.
     """
     found: list[Row] = []
     due = time.monotonic()
@@ -60,7 +61,7 @@ def collect(rows: Iterable[Row], path: Path | None) -> list[Row]:
             found.append(row)
             if path is not None and time.monotonic() >= due:
                 write_json(path, found)
-                due = time.monotonic() + PAUSE
+                due = time.monotonic() + pause
     finally:
         if path is not None and found:
             write_json(path, found)

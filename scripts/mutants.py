@@ -554,7 +554,7 @@ MUTANTS = (
         "gp/tuning/test_evidence.py",
     ),
     m(
-        "gp/kernels/matrix.py:KernelMatrix._matmat",
+        "gp/kernels/matrix.py:KernelMatrix._tiled_product",
         "total[j] += tile.mT @ block[i]",
         "total[j] += tile @ block[i]",
         "gp/kernels/test_matrix.py",

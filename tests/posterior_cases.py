@@ -7,9 +7,9 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -17,13 +17,23 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 import lapwing as lw
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import LapwingError
 from lapwing.ground.layout import Layout
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.priors import Prior
 from lapwing.structures import Structure
+from lapwing.structures.base import FitTask
 from lapwing.structures.selection import Selection
+
+P = TypeVar("P", bound=lw.Posterior)
+
+
+def limited(posterior: P, **limits: Any) -> P:
+    """A posterior whose passes over data and inputs have other limits than the usual ones."""
+    model = posterior.model
+    return replace(posterior, model=replace(model, limits=replace(model.limits, **limits)))
 
 
 def refused(kind: type[LapwingError], fragment: str) -> AbstractContextManager[object]:
@@ -100,6 +110,13 @@ class Problem:
     def fit(self, recipe: lw.Laplace, **options: Any) -> lw.Posterior:
         """The posterior of a recipe."""
         return recipe.fit(self.model, self.batches(), **options)
+
+    def task(self, recipe: lw.Laplace, **limits: Any) -> FitTask:
+        """What the structure of a recipe is fitted to, where passes over the data have other limits."""
+        data = Data(self.batches(), like=torch.zeros(0).double())
+        task = recipe.task(self.model, data)
+        model = task.model
+        return replace(task, model=replace(model, limits=replace(model.limits, **limits)))
 
 
 def problem(name: str) -> Problem:

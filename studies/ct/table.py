@@ -180,14 +180,14 @@ def by_dropout(scan: Scan) -> Row:
 WORK: Mapping[str, Callable[[Scan], Row]] = dict(zip(METHODS, (by_em, by_image, by_predcp, by_dropout), strict=True))
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: Setting, work: Mapping[str, Callable[[Scan], Row]] = WORK) -> Iterator[Row]:
     """A row a seed and method."""
     for seed in setting.repeats[setting.more["first"] :]:
         scan = Scan(setting, seed)
         for method in setting.among(METHODS):
             case: Row = {"method": method, "seed": seed, "size": setting.more["size"], "angles": setting.more["angles"]}
             case["phantom"] = setting.more["phantom"]
-            yield setting.resumed(case, partial(WORK[method], scan))
+            yield setting.resumed(case, partial(work[method], scan))
 
 
 def verdicts(found: Sequence[Row]) -> Iterator[Row]:

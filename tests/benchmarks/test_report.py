@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
 from benchmarks.report import ROOT, Row, attempt, beside, collect, command, figure, line, shown, tried, write_json
 
 
@@ -23,8 +22,7 @@ def test_rows_survive_an_interruption(tmp_path: Path) -> None:
     assert found["rows"] == [{"name": "one", "seconds": 1.0}]
 
 
-def test_a_report_written_now_and_then_has_all_rows_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "PAUSE", 100.0)
+def test_a_report_written_now_and_then_has_all_rows_in_the_end(tmp_path: Path) -> None:
     seen: list[int] = []
 
     def rows() -> Iterator[Row]:
@@ -34,7 +32,7 @@ def test_a_report_written_now_and_then_has_all_rows_in_the_end(tmp_path: Path, m
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect(rows(), tmp_path / "report.json")
+        collect(rows(), tmp_path / "report.json", pause=100.0)
     assert seen == [1, 1, 1]
     assert len(json.loads((tmp_path / "report.json").read_text())["rows"]) == 3
 

@@ -73,7 +73,7 @@ def test_the_command_reads_a_scan_and_says_the_angles(
 
 
 def test_what_cannot_be_continued_is_a_sentence(tmp_path: Path) -> None:
-    with refused(ConfigError, "a count of at most 4, the angles left"):
+    with refused(ConfigError, "at most 4, the angles left"):
         proposed(SO_FAR, tmp_path, count=5)
     with refused(ConfigError, "a scan of one slice"):
         proposed(Parallel3d((8, 8), equidistant(2), 8, layers=3), tmp_path)

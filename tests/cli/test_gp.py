@@ -117,9 +117,7 @@ def test_columns_in_another_unit_and_rows_without_a_number(
     lw.save(lw.GP().fit((X, Y)), "p.safetensors", notes={"columns": ["width", "length"]})
     table(folder / "new.csv", {"width": [0.1, noisy], "length": [50e3, 60e3]})
     if noisy == 1.0:
-        with pytest.warns(
-            DataWarning, match=r"column 'length' has values from 5e\+04 to 6e\+04, where .* another unit"
-        ):
+        with pytest.warns(DataWarning, match=r"column 'length' .* another unit"):
             cli.main(["gp", "predict", "p.safetensors", "new.csv"])
         assert "2 rows" in capsys.readouterr().out
         return

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,15 +29,13 @@ def test_peak_counts_what_was_freed_again_and_forgets_what_came_before() -> None
     assert small.peak_mib < 16
 
 
-def test_peak_is_unknown_where_nothing_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(bench, "_RESET", tmp_path / "none")
-    monkeypatch.setattr(bench, "_STATUS", tmp_path / "none")
-    assert bench.measured(lambda: 3, CPU).peak_mib is None
+def test_peak_is_unknown_where_nothing_keeps_it(tmp_path: Path) -> None:
+    assert bench.measured(lambda: 3, CPU, tmp_path).peak_mib is None
 
 
-def test_peak_is_unknown_where_the_mark_cannot_be_reset(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(bench, "_RESET", tmp_path)  # a folder cannot be written to
-    cost = bench.measured(lambda: 3, CPU)
+def test_peak_is_unknown_where_the_mark_cannot_be_reset(tmp_path: Path) -> None:
+    (tmp_path / "clear_refs").mkdir()  # a folder cannot be written to
+    cost = bench.measured(lambda: 3, CPU, tmp_path)
     assert (cost.value, cost.peak_mib) == (3, None)
 
 

@@ -169,7 +169,7 @@ def test_the_design_of_a_linear_model_knows_nothing_of_what_was_measured_and_tha
 
 
 def test_what_makes_no_sense_is_a_sentence() -> None:
-    with refused(ConfigError, "an angle below 6 that is not measured yet"):
+    with refused(ConfigError, "below 6 that is not measured yet"):
         design((4,)).measured(4)
     with refused(ConfigError, "count of at most 5"):
         design((4,)).propose(6)

@@ -41,7 +41,7 @@ def test_projections_are_pages_of_one_file_or_files_by_name(tmp_path: Path) -> N
     tifffile.imwrite(tmp_path / "rows.tif", counts[:, :1], photometric="minisblack")
     assert read_scan(tmp_path / "rows.tif").sinogram.shape == (3, 5)
     tifffile.imwrite(tmp_path / "one by one" / "p3.tif", counts[0, :, :4])
-    with refused(DataError, "projections of one shape. Got [2, 5] in p0.TIFF, [2, 4] in p3.tif"):
+    with refused(DataError, "[2, 5] in p0.TIFF, [2, 4] in p3.tif"):
         read_scan(tmp_path / "one by one")
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_sinogram_is_refused(tmp_path: Path) -> None:
     with refused(DataError, "numbers named angles in"):
         read_scan(tmp_path / "bent.npz")
     np.savez(tmp_path / "turned.npz", sinogram=Y.mT.numpy(), angles=np.zeros(3))
-    with refused(DataError, "Got 3 angles for a sinogram [5, 3]. Try sinogram.T"):
+    with refused(DataError, "a sinogram [5, 3]. Try sinogram.T"):
         read_scan(tmp_path / "turned.npz")
     np.savez(tmp_path / "degrees.npz", sinogram=Y.numpy(), angles=np.array([0, 60, 120]))
     with refused(ConfigError, "look like degrees"):

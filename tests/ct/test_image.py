@@ -205,7 +205,7 @@ def test_descent_that_ends_early_tunes_with_a_warning_and_not_an_error() -> None
     """Short steps from draws of a wide prior leave a residual above that of 0."""
     rays = Observed(Matrix(J.view(1, H, W, 1, D)), Rays(T), Y, lw.Gaussian(B), memory=0)
     start = ImagePosterior(rays, lw.DiagonalPrior(1e-6), lw.Gaussian(B), SGD(epochs=1, batch=9, step=1e-12), 2)
-    with pytest.warns(ConvergenceWarning, match=r"precision stopped after 1 steps at a relative residual of .*e\+0"):
+    with pytest.warns(ConvergenceWarning, match=r"stopped after 1 steps .*e\+0"):
         tuned = lw.tune(start, lw.EM(samples=2, steps=1, noise=False))
     assert bool(tuned.prior_precisions.isfinite().all())
 

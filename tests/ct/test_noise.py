@@ -120,7 +120,7 @@ def test_a_blank_scan_has_no_noise() -> None:
 def test_impossible_rays_are_named() -> None:
     counts = torch.full((3, 4), 5.0)
     counts[2, 1] = -1.0
-    with refused(DataError, "1 negative ones of 12, the first at angle 2, bin 1"):
+    with refused(DataError, "the first at angle 2, bin 1"):
         log_transform(counts, 10.0)
     counts[0, 3] = math.nan
     with refused(DataError, "the first at angle 0, bin 3"):
@@ -130,7 +130,7 @@ def test_impossible_rays_are_named() -> None:
     with refused(DataError, "positive photons. Got 0"):
         log_transform(torch.ones(2, 3), torch.tensor([1.0, 0.0, 1.0]))
     for field in (torch.ones(5), torch.ones(4, 1), torch.ones(1, 3, 4)):
-        with refused(ShapeError, f"or of each bin of counts [3, 4]. Got {list(field.shape)}"):
+        with refused(ShapeError, f"counts [3, 4]. Got {list(field.shape)}"):
             log_transform(torch.ones(3, 4), field)
     with refused(ShapeError, "at least one ray. Got [0]"):
         add_gaussian(torch.zeros(0))
@@ -144,7 +144,7 @@ def test_impossible_rays_are_named() -> None:
         count_photons(torch.zeros(3), -1.0)
     with refused(ConfigError, "finite photons. Got inf"):
         count_photons(torch.zeros(3), math.inf)
-    with refused(DataError, "line integrals, 0 or more. Got one of -800"):
+    with refused(DataError, "0 or more. Got one of -800"):
         count_photons(torch.tensor([0.0, -800.0]), 10.0)
 
 

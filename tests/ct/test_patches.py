@@ -72,7 +72,7 @@ def test_what_makes_no_sense_is_a_sentence() -> None:
         log_density(normal(4, 6), normal(3, 24), normal(4, 6) / 0)
     inside = torch.ones(4, 6, dtype=torch.bool)
     for mask in (~inside, inside.float(), inside[:3]):
-        with refused(ShapeError, "a boolean mask [4, 6] with a pixel that counts"), unchecked():
+        with refused(ShapeError, "a boolean mask [4, 6]"), unchecked():
             log_density(normal(4, 6), normal(3, 24), normal(4, 6), mask=mask)
     with refused(NumericalError, "finite draws"):
         log_density(normal(4, 6), normal(3, 24) / 0, normal(4, 6))

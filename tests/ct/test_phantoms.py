@@ -66,10 +66,10 @@ def test_digits_are_images_of_the_size_asked_for() -> None:
 
 @pytest.mark.parametrize("phantom", [shepp_logan, rectangles, digits])
 def test_the_size_of_a_phantom_is_one_number(phantom: Any) -> None:
-    with refused(ConfigError, "size to be a whole number, at least 1. Got (32, 32)"), unchecked():
+    with refused(ConfigError, "at least 1. Got (32, 32)"), unchecked():
         phantom((32, 32))
 
 
 def test_the_shape_of_a_walnut_is_several() -> None:
-    with refused(ConfigError, "shape to be one of tuple, list. Got int 32"), unchecked():
+    with refused(ConfigError, "tuple, list. Got int 32"), unchecked():
         walnut(32)  # pyright: ignore[reportArgumentType]

@@ -48,7 +48,7 @@ def test_the_fit_is_where_the_evidence_is_largest(lengthscale: float | None) -> 
 def test_what_makes_no_sense_is_a_sentence() -> None:
     with refused(ShapeError, "an operator for this sinogram and image"):
         fit_pixels(RAYS, torch.zeros(20).double(), (5, 6), noise_std=STD)
-    with refused(ConfigError, "a positive lengthscale. Got 0.0. Try lengthscale=4.0, or None"):
+    with refused(ConfigError, "Got 0.0. Try lengthscale=4.0"):
         pixel_prior(SHAPE, 0.0)
     with refused(ConfigError, "a positive lengthscale. Got -1.0"):
         fit_pixels(RAYS, torch.zeros(20).double(), SHAPE, noise_std=STD, lengthscales=[None, -1.0])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ct import predcp
 from lapwing.ct.filters import Filtered, MaternFilters
 from lapwing.ct.image import ImagePosterior
 from lapwing.ct.observed import Observed, single_chunk
@@ -190,14 +189,11 @@ def test_steps_too_few_for_two_windows_are_refused() -> None:
         TVPredCP(steps=2 * WINDOW - 1)
 
 
-def test_a_posterior_with_correlated_filters_is_climbed_to(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(predcp, "WINDOW", 1)
+def test_a_posterior_with_correlated_filters_is_climbed_to(generator: torch.Generator) -> None:
     net, z = UNet(scales=2, channels=4, generator=generator).double(), normal(1, 1, 4, 6)
     rays = Rays(normal(ROWS, 24, seed=5))
     start = ImagePosterior.of(net, z, rays, normal(ROWS, seed=6), noise_std=0.5, samples=400)
-    found = TVPredCP(steps=2, refresh=1, samples=2).fit(start)
+    found = TVPredCP(steps=2 * WINDOW, refresh=WINDOW, probes=2, samples=2).fit(start)
     image = found.observed.image
     assert isinstance(image, Filtered) and found.observed.layout == start.observed.layout
     assert not bool((image.filters.lengths[:2] == 0.5).any() or (image.filters.precisions == 1.0).any())

@@ -101,7 +101,7 @@ def test_nothing_measured_is_nothing() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with refused(ShapeError, "image= to be the shape of 12 pixels. Got None"):
+    with refused(ShapeError, "the shape of 12 pixels. Got None"):
         tv_reconstruction(Y, measurement(T), 1.0)
     with refused(ShapeError, "a sinogram of 20 rays. Got [19]"):
         tv_reconstruction(Y[:19], measurement(T), 1.0, image=SHAPE)

@@ -98,19 +98,19 @@ def test_dropped_batches_are_named(shuffle: bool) -> None:
 
 def test_samplers_that_leave_examples_out_are_named() -> None:
     data = DataLoader(PAIRS, batch_size=6, sampler=RandomSampler(PAIRS, num_samples=7))
-    with pytest.warns(DataWarning, match=r"gave 7 of its dataset's 20 .* a sampler that visits every example"):
+    with pytest.warns(DataWarning, match=r"gave 7 of its dataset's 20 .* a sampler"):
         fit(data)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_augmentation_is_named(shuffle: bool) -> None:
-    with pytest.warns(DataWarning, match=r"differ: other inputs\. Try the dataset without random augmentation"):
+    with pytest.warns(DataWarning, match=r"other inputs\. Try the dataset without random"):
         fit(DataLoader(Augmented(), batch_size=6, shuffle=shuffle))
 
 
 def test_random_labels_are_named() -> None:
     data = Reading(lambda n: [(X, labels(20, classes=3, seed=n))])
-    with pytest.warns(DataWarning, match=r"differ: other targets\. Try a loader without random labels"):
+    with pytest.warns(DataWarning, match=r"other targets\. Try a loader without"):
         fit(data)
 
 

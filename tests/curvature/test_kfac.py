@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import kfac, second_moments
+from lapwing.curvature import second_moments
 from lapwing.curvature.blocked import BlockedCurvature
-from lapwing.curvature.kfac import KroneckerSum
+from lapwing.curvature.kfac import EXACT, KroneckerSum
 from lapwing.curvature.kinds import GGN, MCFisher
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.data.sources import Data
@@ -52,9 +52,11 @@ CASES = [
 ]
 
 
-def held(name: str, sharing: Sharing = "expand", bias: Literal["joint", "separate"] = "joint") -> BlockedCurvature:
+def held(
+    name: str, sharing: Sharing = "expand", bias: Literal["joint", "separate"] = "joint", exact: int = EXACT
+) -> BlockedCurvature:
     case = known(name)
-    total = KroneckerSum(case.network, sharing, bias)
+    total = KroneckerSum(case.network, sharing, bias, exact=exact)
     sweep(case.model, GGN(), total)
     return total.result()
 
@@ -159,10 +161,9 @@ def test_sequences_of_different_lengths_weigh_as_their_positions_do(sharing: Sha
         torch.testing.assert_close(block, expected[owner].block("joint" if len(names) == 2 else "weight"))
 
 
-def test_large_blocks_without_structure_keep_only_their_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_blocks_without_structure_keep_only_their_diagonal() -> None:
     exact = blocks(held("bare_parameter"))
-    monkeypatch.setattr(kfac, "EXACT", 3)
-    found = held("bare_parameter")
+    found = held("bare_parameter", exact=3)
     assert isinstance(found.operator, BlockDiagonal)
     kinds = {names: type(block) for names, block in zip(found.partition, found.operator.blocks, strict=True)}
     assert kinds == {("layer.weight", "layer.bias"): Kronecker, ("scale",): Dense, ("matrix",): Diagonal}

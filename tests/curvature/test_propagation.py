@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from lapwing.curvature import kfac, propagation, tangent_kernel
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
@@ -18,8 +18,8 @@ from lapwing.curvature.propagation import LARGE, Propagation
 from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.curvature.tangent_kernel import joint as joint_of
 from lapwing.ground.data.inputs import take
-from lapwing.jacobian.layers import base, linear
 from lapwing.jacobian.layers.shifted_spectra import SPACING
+from lapwing.jacobian.limits import Limits
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from tests.cases import CASES
@@ -35,8 +35,8 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 }
 
 
-def carried(case: Known, structure: str, large: int = LARGE) -> Propagation:
-    total = STRUCTURES[structure](case.network)
+def carried(case: Known, structure: str, large: int = LARGE, total: Accumulator | None = None) -> Propagation:
+    total = total or STRUCTURES[structure](case.network)
     sweep(case.model, GGN(), total)
     held = total.result()
     operators = (held.operator.shifted(0.5), held.operator.scaled(2.0).shifted(3.0))
@@ -91,26 +91,13 @@ def test_moments_of_each_position_and_of_all_together(name: str, structure: str)
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("name", ["mlp", "lenet", "tagger", "bare_parameter"])
-def test_chunks_do_not_matter(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_matter(name: str, structure: str) -> None:
     case = known(name)
-    given = carried(case, structure)
-    for module, constant in ((propagation, "BUDGET"), (tangent_kernel, "BUDGET"), (base, "ROWS")):
-        monkeypatch.setattr(module, constant, 1)
+    whole = carried(case, structure)
+    given = replace(whole, model=replace(whole.model, limits=Limits(training=1, prediction=1)))
     joint = expected(case, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(case, joint), rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("structure", ["kfac", "diagonal"])
-def test_rows_of_few_examples_at_a_time_give_what_all_give(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = known("lenet")
-    given = carried(case, structure)
-    for module in (base, linear):
-        monkeypatch.setattr(module, "NUMBERS", 1)
-    covariances = given.moments(case.case.inputs)[1]
-    for number, covariance in enumerate(covariances):
-        together = blocks(case, expected(case, given, number))
-        torch.testing.assert_close(covariance, together, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -135,10 +122,9 @@ def test_single_weights_can_be_uncertain(structure: str) -> None:
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint)
 
 
-def test_blocks_with_only_a_diagonal_are_independent_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kfac, "EXACT", 3)
+def test_blocks_with_only_a_diagonal_are_independent_weights() -> None:
     case = known("bare_parameter")
-    given = carried(case, "kfac")
+    given = carried(case, "kfac", total=KroneckerSum(case.network, exact=3))
     joint = expected(case, given)
     torch.testing.assert_close(given.moments(case.case.inputs)[1][0], blocks(case, joint))
     torch.testing.assert_close(joint_of(given, case.case.inputs)[1], joint)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import lapwing.curvature.sweep as module
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
@@ -21,6 +20,7 @@ from lapwing.curvature.sweep import Accumulator, chunk_size, rows_at_once, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError
 from lapwing.jacobian.layers.capture import FEW
+from lapwing.jacobian.limits import Limits
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from tests.cases import CASES
@@ -39,18 +39,18 @@ STRUCTURES: dict[str, Callable[[Network], Accumulator]] = {
 def swept(case: Known, structure: str, **changes: object) -> tuple[BlockedCurvature, Totals]:
     total = STRUCTURES[structure](case.network)
     given = {"source": case.data, "likelihood": case.case.likelihood, "curvature": GGN(), **changes}
-    model = replace(case.model, source=given.pop("source"), likelihood=given.pop("likelihood"))
+    of_model = {name: given.pop(name) for name in ("source", "likelihood", "limits") if name in given}
+    model = replace(case.model, **of_model)  # type: ignore[arg-type]
     totals = sweep(model, total=total, **given)  # type: ignore[arg-type]
     return total.result(), totals
 
 
 @pytest.mark.parametrize(("name", "structure"), in_turn(CASES, STRUCTURES, whole=("lenet", "tagger", "folded")))
-def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str) -> None:
     case = known(name)
     with unchanged(case.case.model):
         whole, totals = swept(case, structure)
-    monkeypatch.setattr(module, "BUDGET", 1)
-    single, parts = swept(case, structure)
+    single, parts = swept(case, structure, limits=Limits(training=1))
     assert len(totals.parts) == 1 and len(parts.parts) == 4
     torch.testing.assert_close(single.operator.dense(), whole.operator.dense(), rtol=1e-9, atol=1e-11)
     assert single.partition == whole.partition
@@ -128,12 +128,12 @@ def test_cotangents_return_to_the_axes_of_the_network() -> None:
     torch.testing.assert_close(Categorical(event_dim=2).returned(u), u)
 
 
-def test_chunks_follow_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_follow_the_budget() -> None:
     case = known("unet")
     assert chunk_size(case.model, GGN()) == 4096
-    monkeypatch.setattr(module, "BUDGET", 40 * 8 * sum(case.survey.floats))
-    assert chunk_size(case.model, MCFisher()) == 40 and FEW <= chunk_size(case.model, GGN()) < 40
-    assert chunk_size(case.model, MCFisher(), floats=10**6) == 1
+    model = replace(case.model, limits=Limits(training=40 * 8 * sum(case.survey.floats)))
+    assert chunk_size(model, MCFisher()) == 40 and FEW <= chunk_size(model, GGN()) < 40
+    assert chunk_size(model, MCFisher(), floats=10**6) == 1
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -162,11 +162,8 @@ def test_targets_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "lstm", "unet", "bare_parameter"])
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_an_interrupted_sweep_leaves_the_module_as_it_was(
-    name: str, structure: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_sweep_leaves_the_module_as_it_was(name: str, structure: str) -> None:
     case = known(name)
-    monkeypatch.setattr(module, "BUDGET", 1)
     passes = 0
 
     def interrupt(*_: object) -> None:
@@ -180,7 +177,7 @@ def test_an_interrupted_sweep_leaves_the_module_as_it_was(
         handle = last.register_forward_hook(interrupt)
         try:
             with pytest.raises(KeyboardInterrupt):
-                swept(case, structure)
+                swept(case, structure, limits=Limits(training=1))
         finally:
             handle.remove()
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.curvature import tangent_features
 from lapwing.curvature.tangent_features import Pairs, TangentFeatures, pair_rows
 from lapwing.ground.data.inputs import take
+from lapwing.jacobian.limits import Limits
 from lapwing.jacobian.network.network import Network
 from tests.curvature.naive import surveyed
 from tests.modules import Squared
@@ -28,7 +28,7 @@ def setting(case: Problem, columns: int, weights: str = "all") -> tuple[TangentF
 @pytest.mark.parametrize(
     ("name", "weights"), [*((name, "all") for name in PROBLEMS), *(("images", part) for part in WEIGHTS)]
 )
-def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_are_the_jacobian_times_the_changes(name: str, weights: str) -> None:
     case = problem(name)
     few, dense = setting(case, 1, weights)
     many = replace(few, changes=normal(few.model.network.size, 40, seed=6))
@@ -42,9 +42,9 @@ def test_are_the_jacobian_times_the_changes(name: str, weights: str, monkeypatch
         assert len(found.covariances) == len(one.variances)
         for covariance, variance in zip(found.covariances, one.variances, strict=True):
             torch.testing.assert_close(covariance, (jacobian * variance) @ jacobian.mT)
-    monkeypatch.setattr(tangent_features, "BUDGET", 1)
-    assert many.chunk == 1
-    torch.testing.assert_close(many.of(case.new).values, jacobian @ many.changes)
+    single = replace(many, model=replace(many.model, limits=Limits(training=1)))
+    assert single.chunk == 1
+    torch.testing.assert_close(single.of(case.new).values, jacobian @ many.changes)
 
 
 def test_are_in_double_whatever_the_network_is_in() -> None:
@@ -73,7 +73,7 @@ def test_an_operation_without_forward_mode_is_named_and_gone_around(caplog: pyte
 @pytest.mark.parametrize(
     ("name", "weights"), [("images", "all"), ("images", "subnetwork"), ("tokens", "all"), ("pixels", "last-layer")]
 )
-def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str) -> None:
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.Diagonal(), weights=WEIGHTS[weights]))
     jacobian = Linearised(case, posterior.network).jacobian(case.x).flatten(1, -2)
@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str, monkeypat
     model = posterior.model
     expected = jacobian[examples, outputs]
     torch.testing.assert_close(pair_rows(model, chosen), expected)
-    monkeypatch.setattr(tangent_features, "BUDGET", 1)
+    model = replace(model, limits=Limits(training=1))
     torch.testing.assert_close(pair_rows(model, chosen), expected)
     part = torch.tensor([7, 2])
     assert len(chosen.at(part)) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,15 +10,14 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.curvature import tangent_kernel
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
 from lapwing.ground.data.inputs import take
-from lapwing.jacobian.layers import base
 from lapwing.jacobian.layers.base import Explicit
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
+from lapwing.jacobian.limits import Limits
 from lapwing.jacobian.network.network import Network
 from tests.cases import CASES
 from tests.curvature import naive
@@ -72,14 +72,13 @@ def test_the_training_kernel_is_that_of_the_pulled_back_rows(name: str, prior: s
 
 @pytest.mark.parametrize("prior", ["one", "each"])
 @pytest.mark.parametrize("name", ["mlp", "lenet", "bare_parameter", "tagger"])
-def test_chunks_do_not_matter(name: str, prior: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_matter(name: str, prior: str) -> None:
     case, variance = known(name), variances(known(name))[prior]
     cotangents = training_cotangents(case)
-    monkeypatch.setattr(tangent_kernel, "BUDGET", 1)
-    monkeypatch.setattr(base, "ROWS", 1)
-    assert len(kernel(case)._chunks(case.case.inputs)) == 4
+    pieces = TangentKernel(replace(case.model, limits=Limits(training=1)))
+    assert len(pieces._chunks(case.case.inputs)) == 4
     rows = naive.pulled_back(case, cotangents).flatten(0, 1)
-    found = kernel(case).training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
+    found = pieces.training_grams(InputRows(cotangents, case.case.inputs), [variance])[0]
     torch.testing.assert_close(found, rows @ torch.diag(variance) @ rows.mT, rtol=1e-9, atol=1e-10)
 
 
@@ -116,8 +115,7 @@ def factors() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["rows", "outer", "lookup"])
-def test_each_variance_as_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.jacobian.layers.base.NUMBERS", 2 * 10 * 512)
+def test_each_variance_as_alone(name: str) -> None:
     factor = factors()[name]
     variances = normal(5, factor.rows().shape[-1]).exp()
     together = factor.covariances(variances)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature import training_rows
 from lapwing.curvature.last_layer.features import FeatureRows
 from lapwing.curvature.tangent_kernel import TangentKernel
 from lapwing.curvature.training_rows import InputRows
 from lapwing.ground.data.inputs import concatenated
+from lapwing.jacobian.limits import LIMITS, Limits
 from lapwing.posteriors import FunctionPosterior
 from tests.checker import unchecked
 from tests.posterior_cases import Problem, labels, normal, problem, seeded
@@ -33,12 +33,11 @@ def fit_any(model: nn.Module, x: Tensor, weights: lw.LastLayer | lw.All | lw.Nam
     return posterior
 
 
-@pytest.mark.parametrize("budget", [1, training_rows.BUDGET])
+@pytest.mark.parametrize("limits", [Limits(training=1), LIMITS], ids=["single", "all"])
 @pytest.mark.parametrize("name", ["gaussian", "images", "tokens", "pixels"])
-def test_features_and_inputs_know_the_same_rows(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_rows, "BUDGET", budget)
+def test_features_and_inputs_know_the_same_rows(name: str, limits: Limits) -> None:
     posterior = fit(problem(name))
-    model, kept = posterior.model, posterior.rows
+    model, kept = replace(posterior.model, limits=limits), posterior.rows
     assert isinstance(kept, FeatureRows)
     read = InputRows(kept.cotangents, concatenated([batch.inputs for batch in model.data]))
     d, kernel = posterior.network.size, TangentKernel(model)

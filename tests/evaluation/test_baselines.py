@@ -69,7 +69,7 @@ def test_the_module_is_left_as_it_was_found(model: nn.Module) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [part.training for part in model.modules()]
     PlainNetwork(model).predict(X)
-    with refused(DataError, "a tensor of shape [6, 2], float64, for which it raises RuntimeError"):
+    with refused(DataError, "[6, 2], float64, for which it raises RuntimeError"):
         PlainNetwork(model).predict(X[:, :2])
     assert [part.training for part in model.modules()] == modes
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

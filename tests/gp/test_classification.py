@@ -12,7 +12,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.gp import LaplaceGPPosterior, classification
+from lapwing.gp import LaplaceGPPosterior
+from lapwing.gp.classification import usual_method
 from lapwing.gp.observations import Observations
 from lapwing.gp.recipe import lengthscales
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, TooLargeError, UnsupportedError
@@ -103,11 +104,13 @@ def test_the_evidence_is_highest_where_scikit_learn_finds_it() -> None:
     assert list(ours.trace[-1].values) == ["variance", "lengthscale[0]", "lengthscale[1]"]
 
 
-def test_many_rows_are_tuned_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classification, "SMALL", 30)
+def test_many_rows_are_tuned_by_a_part_of_them() -> None:
+    assert usual_method(15, 2, most=30) == lw.gp.Evidence()
+    assert usual_method(25, 2, most=30) == lw.gp.Subset(15)
+    assert usual_method(25, 40, most=30) == lw.gp.Subset(2)
     process = lw.GP(KERNEL, lw.Categorical()).fit((X, TWO))
-    found, part = lw.tune(process), lw.tune(process, lw.gp.Subset(15))
-    assert found.kernel == part.kernel != process.kernel and len(found.data) == 25
+    part = lw.tune(process, lw.gp.Subset(15))
+    assert part.kernel != process.kernel and len(part.data) == 25
 
 
 def test_what_cannot_be_tuned_is_refused() -> None:
@@ -150,7 +153,7 @@ def test_what_is_no_class_is_refused() -> None:
     with refused(ShapeError, "inputs with 3 columns. Got 2"):
         lw.GP(lw.gp.RBF((1.0, 1.0, 1.0)), lw.Bernoulli()).fit((X, TWO))
     for wrong in ("logistic", lw.HeteroscedasticGaussian()):
-        with unchecked(), refused(ConfigError, "likelihood to be one of Gaussian, Bernoulli, Categorical, Poisson"):
+        with unchecked(), refused(ConfigError, "likelihood to be one of Gaussian"):
             lw.GP(KERNEL, wrong)  # type: ignore[arg-type]
 
 

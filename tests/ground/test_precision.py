@@ -64,7 +64,7 @@ def test_default_is_double_where_float64_is_fast() -> None:
 
 def test_refuses_other_words() -> None:
     with pytest.raises(ConfigError, match="half"):
-        Precision.of("half", CPU)  # type: ignore[arg-type]
+        Precision.of("half", CPU)
 
 
 def test_wide_tensors_are_on_the_cpu_where_a_device_has_no_float64() -> None:

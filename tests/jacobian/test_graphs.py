@@ -56,7 +56,7 @@ class ByNumber(nn.Module):
 @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()])
 @pytest.mark.parametrize(("build", "graph"), [(Sparse, EDGES), (Dense, ADJACENCY)], ids=["edges", "matrix"])
 def test_nodes_that_need_each_other_are_refused_with_the_cure(build: Any, graph: Tensor, weights: Any) -> None:
-    with refused(UnsupportedError, "takes all 7 and fails on the first few"):
+    with refused(UnsupportedError, "fails on the first few"):
         lw.Laplace(lw.Categorical(), weights=weights).fit(seeded(build), [((X, graph), Y)])
 
 
@@ -85,5 +85,5 @@ def test_a_graph_that_is_all_there_is_is_tuned_by_what_needs_no_other() -> None:
     tuned = lw.tune(posterior)
     assert tuned.prior == lw.tune(posterior, lw.ELBO()).prior != posterior.prior
     assert tuned.predict(one[0]).probs.shape == (1, NODES, 3)
-    with refused(DataError, "two training examples at least, to mix one with another. Got one"):
+    with refused(DataError, "two training examples at least"):
         lw.tune(posterior, lw.Mixup())

@@ -179,7 +179,7 @@ def test_a_preconditioner_pays() -> None:
 
 
 def test_indefinite_operators() -> None:
-    with pytest.raises(NumericalError, match=r"positive definite operator. Got curvature vᵀAv = -0.333.* larger prior"):
+    with pytest.raises(NumericalError, match=r"Got curvature vᵀAv = -0.333.* larger prior"):
         conjugate_gradients(Diagonal(torch.tensor([1.0, -2.0, 0.0])), torch.ones(3))
     with pytest.raises(NumericalError, match="curvature vᵀAv = -2 along"):
         conjugate_gradients(Diagonal(torch.tensor([1.0, -2.0, 3.0])), torch.eye(3))

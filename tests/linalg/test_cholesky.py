@@ -23,18 +23,24 @@ def test_a_matrix_is_inverted_in_its_place(dtype: torch.dtype) -> None:
         inverted(torch.diag(torch.tensor([1.0, 1.0, -1.0, 1.0])), normal(4, 1).float())
 
 
-def test_a_large_factor_is_that_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, block = spd(7, 10.0), normal(7, 3)
-    expected = Dense(matrix).root().dense()
-    monkeypatch.setattr(cholesky, "LARGE", 1)
-    torch.testing.assert_close(Dense(matrix).root().dense(), expected)
-    torch.testing.assert_close(Dense(matrix).solve(block), torch.linalg.solve(matrix, block))
-    torch.testing.assert_close(cholesky.cholesky(matrix.clone()), matrix.cholesky())
-    torch.testing.assert_close(cholesky.cholesky(matrix.float()), matrix.float().double().cholesky())
+def test_a_large_factor_is_that_of_a_small_one() -> None:
+    matrix = spd(7, 10.0)
+    torch.testing.assert_close(cholesky.cholesky(matrix.clone(), large=1), matrix.cholesky())
+    torch.testing.assert_close(cholesky.cholesky(matrix.float(), large=1), matrix.float().double().cholesky())
     place = matrix.clone()
-    assert cholesky.cholesky(place).data_ptr() == place.data_ptr()
+    assert cholesky.cholesky(place, large=1).data_ptr() == place.data_ptr()
     with refused(NumericalError, "singular to rounding"):
-        cholesky.cholesky(matrix - 40 * eye(7))
+        cholesky.cholesky(matrix - 40 * eye(7), large=1)
+
+
+def test_an_operator_that_is_large_keeps_its_matrix() -> None:
+    column = normal(cholesky.LARGE, 1)
+    matrix = eye(len(column)) + column @ column.mT
+    before, operator = matrix.clone(), Dense(matrix)
+    solved = operator.solve(column)
+    assert torch.equal(matrix, before)
+    torch.testing.assert_close(solved, column / (1 + column.square().sum()))
+    torch.testing.assert_close(operator.root() @ (operator.root().T @ column), matrix @ column)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -65,7 +65,7 @@ def test_nodes_mirror_each_other_about_the_geometric_mean(points: int) -> None:
     [(0.0, 1.0, 3), (-1.0, 1.0, 3), (2.0, 1.0, 3), (1.0, math.inf, 3), (math.nan, 1.0, 3), (1.0, 2.0, 0)],
 )
 def test_intervals_that_make_no_sense(smallest: float, largest: float, points: int) -> None:
-    with pytest.raises(ConfigError, match="0 < smallest <= largest, both finite, and points >= 1"):
+    with pytest.raises(ConfigError, match="0 < smallest <= largest"):
         inverse_root_rule(smallest, largest, points)
 
 
@@ -114,9 +114,9 @@ def test_a_vector_and_float32() -> None:
 def test_operators_without_a_root(generator: torch.Generator) -> None:
     values = spectrum(30, 10.0)
     values[3] = -1.0
-    with pytest.raises(NumericalError, match="a spectrum that may reach down to -1"):
+    with pytest.raises(NumericalError, match="may reach down to -1"):
         contour_inverse_root(Diagonal(values), normal(30), generator=generator)
-    with pytest.raises(ShapeError, match=r"a vector \[30\] or a block of columns \[30, k\]"):
+    with pytest.raises(ShapeError, match=r"a vector \[30\]"):
         contour_inverse_root(Diagonal(values), normal(29), preconditioner=Diagonal(values.abs()))
 
 

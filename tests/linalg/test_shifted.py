@@ -169,7 +169,7 @@ def test_each_shift_makes_the_steps_of_conjugate_gradients(steps: int) -> None:
 
 def test_an_indefinite_system() -> None:
     operator, b = Dense(spd(20, 100.0) - eye(20)), normal(20)
-    with pytest.raises(NumericalError, match=r"A \+ t P for every shift t. Got a pivot of -.* or method='minres'"):
+    with pytest.raises(NumericalError, match=r"Got a pivot of -.* or method='minres'"):
         shifted_solve(operator, b, torch.tensor([2.0, 0.0]).double())
     assert shifted_solve(operator, b, torch.tensor([2.0, 1.0]).double()).converged
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.linear import gauss_newton
 from lapwing.linear.gauss_newton import GGNProduct, ggn_product, signature
 from lapwing.linear.model import Chunk, LinearModel
 
@@ -47,13 +46,12 @@ class Shuffled:
 
 @pytest.mark.parametrize(("affine", "room", "pushed"), [(True, 2**20, 3), (False, 2**20, 3), (True, 4 * 3 * 8, 5)])
 def test_outputs_are_computed_once_and_found_again_in_any_order(
-    affine: bool, room: int, pushed: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    affine: bool, room: int, pushed: int, generator: torch.Generator
 ) -> None:
-    monkeypatch.setattr(gauss_newton, "SPARE", room)
     parts = [Given(generator) for _ in range(3)]
     model = Shuffled(*parts)
     w = torch.randn(5, generator=generator, dtype=torch.float64)
-    curvature = GGNProduct(cast("LinearModel", model), w, affine)
+    curvature = GGNProduct(cast("LinearModel", model), w, affine, spare=room)
     for _ in range(2):
         for chunk, h in curvature.visit():
             (part,) = [part for part in parts if part.x is chunk.inputs]

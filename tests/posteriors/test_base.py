@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.curvature import tangent_kernel
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.jacobian.layers import base as layers
-from lapwing.posteriors import Step, base
+from lapwing.posteriors import Step
+from lapwing.posteriors.base import JOINT
 from lapwing.predictive import (
     Classification,
     Counts,
@@ -25,7 +24,7 @@ from lapwing.predictive import (
 )
 from tests.checker import unchecked
 from tests.meter import Meter
-from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, normal, problem, refused, seeded
+from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, limited, normal, problem, refused, seeded
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
 
@@ -120,13 +119,12 @@ class TestPredict:
 
     @every_structure
     @pytest.mark.parametrize("ask", ["predict", "sample"])
-    def test_refuses_a_joint_covariance_that_does_not_fit(
-        self, structure: str, ask: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        case, posterior = fit("categorical", structure)
-        monkeypatch.setattr(base, "JOINT", 100)
-        with refused(TooLargeError, "100 bytes"):
-            _ = posterior.predict(case.new, joint=True) if ask == "predict" else posterior.sample_functions(case.new)
+    def test_refuses_a_joint_covariance_that_does_not_fit(self, structure: str, ask: str) -> None:
+        _, posterior = fit("categorical", structure)
+        many = normal(8000, 3)
+        assert (3 * len(many)) ** 2 * 8 > JOINT
+        with refused(TooLargeError, f"{JOINT:,} bytes"):
+            _ = posterior.predict(many, joint=True) if ask == "predict" else posterior.sample_functions(many)
 
     @pytest.mark.parametrize(
         "structure",
@@ -134,17 +132,14 @@ class TestPredict:
         ids=lambda it: type(it).__name__,
     )
     @pytest.mark.no_cover
-    def test_a_joint_covariance_takes_less_than_the_rows_of_all_its_inputs(
-        self, structure: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_joint_covariance_takes_less_than_the_rows_of_all_its_inputs(self, structure: Any) -> None:
         x, y = normal(8, 6), normal(8, 9, seed=1)
         net = torch.nn.Sequential(torch.nn.Linear(6, 300), torch.nn.Tanh(), torch.nn.Linear(300, 9)).double()
         posterior = lw.Laplace(lw.Gaussian(), structure=structure).fit(net, (x, y))
         whole = posterior.predict(x, joint=True).outputs.covariance
-        monkeypatch.setattr(tangent_kernel, "BUDGET", 2**19)
-        monkeypatch.setattr(layers, "ROWS", 2**16)
+        few = limited(posterior, training=2**17)
         with Meter() as meter:
-            pieces = posterior.predict(x, joint=True).outputs.covariance
+            pieces = few.predict(x, joint=True).outputs.covariance
         torch.testing.assert_close(pieces, whole, rtol=1e-10, atol=1e-10 * float(whole.abs().max()))
         assert meter.most < y.numel() * posterior.network.size * 8
 

@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.ground import probes
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.linear.tangent import Tangent
-from lapwing.posteriors import FunctionPosterior, WeightPosterior, function_space
-from tests.posterior_cases import PROBLEMS, Linearised, Problem, problem, refused
+from lapwing.posteriors import FunctionPosterior, WeightPosterior
+from tests.posterior_cases import PROBLEMS, Linearised, Problem, limited, problem, refused
 
 
 def fit(name: str, prior: lw.priors.Prior | None = None) -> tuple[Problem, FunctionPosterior]:
@@ -53,7 +54,7 @@ def test_weights_are_drawn_with_the_dense_covariance(name: str, monkeypatch: pyt
     torch.testing.assert_close(posterior.precision_operator @ torch.eye(d).double(), precision)
     noise = iter(torch.eye(d + m).double().split([d, m]))
     with monkeypatch.context() as patched:
-        patched.setattr(function_space.probes, "gaussian", lambda *_, **__: next(noise))
+        patched.setattr(probes, "gaussian", lambda *_, **__: next(noise))
         root = posterior.sample(d + m) - posterior.network.weights
     torch.testing.assert_close(root.mT @ root, torch.linalg.inv(precision), rtol=1e-8, atol=1e-9)
 
@@ -85,8 +86,8 @@ def test_predicts_in_pieces_where_memory_is_short(monkeypatch: pytest.MonkeyPatc
         return cross(self, inputs)
 
     monkeypatch.setattr(FunctionPosterior, "_cross", watched)
-    monkeypatch.setattr(function_space, "BUDGET", 8 * 3 * 30 * 2)
-    torch.testing.assert_close(posterior.predict(case.new).logits.covariance, usual, rtol=1e-12, atol=1e-13)
+    few = limited(posterior, training=8 * 3 * 30 * 2)
+    torch.testing.assert_close(few.predict(case.new).logits.covariance, usual, rtol=1e-12, atol=1e-13)
     assert sizes == [2, 2]
 
 

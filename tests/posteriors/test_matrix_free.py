@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, MismatchError, NumericalError, UnsupportedError
 from lapwing.linear.solvers import sampling
-from lapwing.posteriors import MatrixFreePosterior, matrix_free
+from lapwing.posteriors import MatrixFreePosterior
 from tests.meter import Meter
-from tests.posterior_cases import normal, problem, refused, seeded
+from tests.posterior_cases import limited, normal, problem, refused, seeded
 
 
 def fitted(solver: lw.solvers.CG | None = None, sqrt: Any = None, name: str = "images") -> MatrixFreePosterior:
@@ -26,24 +26,23 @@ def fitted(solver: lw.solvers.CG | None = None, sqrt: Any = None, name: str = "i
     return posterior
 
 
-def test_inputs_in_several_chunks_have_the_same_variances(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_in_several_chunks_have_the_same_variances() -> None:
     posterior, x = fitted(), problem("images").new
     whole = posterior.solved_outputs(x)
-    monkeypatch.setattr(matrix_free, "BUDGET", 1)
-    pieces = posterior.solved_outputs(x)
+    pieces = limited(posterior, training=1).solved_outputs(x)
     torch.testing.assert_close(pieces.moments.covariance, whole.moments.covariance, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(pieces.moments.mean, whole.moments.mean)
     assert pieces.residual.shape == whole.moments.mean.shape
     assert pieces.solution.converged and pieces.solution.matvecs >= whole.solution.matvecs
 
 
-def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time() -> None:
     posterior, x = fitted(lw.solvers.CG(rtol=1e-13)), problem("images").new
     most, found = [], []
     for budget in (2**27, 1):
-        monkeypatch.setattr(matrix_free, "BUDGET", budget)
+        few = limited(posterior, training=budget)
         with Meter() as meter:
-            found.append(posterior._joint_moments(x).covariance)
+            found.append(few._joint_moments(x).covariance)
         most.append(meter.most)
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10 * float(found[0].abs().max()))
     assert most[1] < 0.6 * most[0]

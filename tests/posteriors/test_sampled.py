@@ -14,13 +14,14 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, MismatchError, TooLargeError, UnsupportedError
 from lapwing.ground.results import Solution
-from lapwing.posteriors import Step, base, sampled
+from lapwing.posteriors import Step
+from lapwing.posteriors.base import JOINT
 from lapwing.posteriors.effective_dimension import by_draws
 from lapwing.posteriors.log_det_integral import log_det_integral
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.meter import Meter
-from tests.posterior_cases import normal, problem, refused
+from tests.posterior_cases import limited, normal, problem, refused
 
 EXACT = lw.solvers.CG(rtol=1e-11)
 
@@ -159,18 +160,16 @@ class TestDraws:
         assert isinstance(posterior.predict(x, "mc").outputs, Moments)
         assert torch.equal(posterior.predict(x, "mc").std, posterior.predict(x).std)
 
-    def test_of_inputs_in_several_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_of_inputs_in_several_chunks(self) -> None:
         posterior, x = fitted(), problem("images").new
         whole = posterior.predict(x, joint=True).logits
-        monkeypatch.setattr(type(posterior.survey), "chunk", lambda *_, **__: 3)
-        pieces = posterior.predict(x, joint=True).logits
+        pieces = limited(posterior, training=1).predict(x, joint=True).logits
         torch.testing.assert_close(pieces.covariance, whole.covariance)
         torch.testing.assert_close(pieces.mean, whole.mean)
 
     @pytest.mark.parametrize("room", [1, 2**20])
-    def test_of_several_choices_at_once(self, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sampled, "BLOCKS", room)
-        posterior, x = fitted(), problem("images").new
+    def test_of_several_choices_at_once(self, room: int) -> None:
+        posterior, x = limited(fitted(), draw_bytes=room), problem("images").new
         other = posterior.with_hyperparameters(lw.Isotropic(5.0), posterior.likelihood)
         found = posterior.outputs_each(x, [posterior, other])
         for moments, choice in zip(found, (posterior, other), strict=True):
@@ -247,12 +246,12 @@ class TestRefusals:
             )  # without the tests' own checker
             unchecked(fitted(), "best")
 
-    def test_of_a_joint_covariance_that_does_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(base, "JOINT", 100)
-        posterior, x = fitted(), problem("images").new
-        with refused(TooLargeError, "100 bytes"):
+    def test_of_a_joint_covariance_that_does_not_fit(self) -> None:
+        posterior, x = fitted(), normal(8000, 1, 5, 5)
+        assert (3 * len(x)) ** 2 * 8 > JOINT
+        with refused(TooLargeError, f"{JOINT:,} bytes"):
             posterior.predict(x, joint=True)
-        assert posterior.predict(x, "mc", joint=True).probs.shape == (4, 3)
+        assert posterior.predict(x, "mc", joint=True).probs.shape == (8000, 3)
 
     @pytest.mark.parametrize("ask", ["predict", "draws", "product"])
     def test_of_a_network_that_was_written_to(self, ask: str) -> None:

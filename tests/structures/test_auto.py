@@ -12,7 +12,6 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.ground.data.sources import Data
-from lapwing.jacobian import model as jacobian_model
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
@@ -94,7 +93,7 @@ class TestAuto:
 
 def test_a_slow_clock_changes_no_choice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     seconds = itertools.count(step=1000)
-    monkeypatch.setattr(jacobian_model, "perf_counter", lambda: float(next(seconds)), raising=False)
+    monkeypatch.setattr("lapwing.structures.base.clock", lambda: float(next(seconds)))
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 11)))
     case = Problem(model, lw.Categorical(), normal(9, 3), labels(9, classes=11), normal(2, 3, seed=1))
     exact = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))

@@ -124,7 +124,7 @@ def too_precise(structure: lw.LowRank | lw.Full) -> lw.Posterior:
     ids=repr,
 )
 def test_directions_that_are_rounding_alone_beside_the_prior_are_refused(structure: lw.LowRank | lw.Full) -> None:
-    with refused(NumericalError, "a curvature whose rounding is less than 1000 times the prior precision, 1"):
+    with refused(NumericalError, "less than 1000 times the prior precision"):
         too_precise(structure)
 
 

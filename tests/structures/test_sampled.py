@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, TooLargeError, UnsupportedError
 from tests.posterior_cases import mlp, normal, problem, refused
 from tests.structures.cases import fit, wide
 
@@ -73,9 +73,9 @@ def test_draws_have_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     assert posterior.output_squares.dtype == torch.float64
 
 
-def test_the_memory_of_draws_is_said_before(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_memory_of_draws_is_said_before(caplog: pytest.LogCaptureFixture) -> None:
     fit(wide(5), lw.Sampled(3))
     assert "draws" not in caplog.text
-    monkeypatch.setattr("lapwing.structures.sampled.MUCH", 9)
-    fit(wide(5), lw.Sampled(3))
-    assert "3 draws of 10 weights will take about 0 MiB" in caplog.text
+    with refused(TooLargeError, "1 bytes"):
+        fit(wide(5), lw.Sampled(10**8, max_bytes=1))
+    assert "100000000 draws of 10 weights will take about" in caplog.text

@@ -12,19 +12,25 @@ from torch.distributions import MultivariateNormal, kl_divergence
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ConvergenceWarning
 from lapwing.ground.progress import Bar
-from lapwing.tuning import elbo, evidence_at
-from lapwing.tuning.elbo import BoundPoint, BoundSearch
+from lapwing.tuning import evidence_at
+from lapwing.tuning.elbo import DRAWN, OUTPUTS, BoundPoint, BoundSearch
 from lapwing.tuning.em.expectation import Expectation
 from lapwing.tuning.tune import default
+from tests.meter import Meter
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
 NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "images", "tokens")
 
 
+def search_of(posterior: lw.Posterior, examples: int = 1000, samples: int = 16, **options: int) -> BoundSearch:
+    expectation = Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0)
+    return BoundSearch(expectation, examples, 0, Bar("ELBO"), **options)
+
+
 def tried(posterior: lw.Posterior, log_factors: tuple[float, ...] = (0.0,), samples: int = 16) -> list[BoundPoint]:
     """The bound at some precisions, each from the one before."""
-    search = BoundSearch(Expectation(posterior, "simplified", None, samples, "auto", 1e-6, 0), 1000, 0, Bar("ELBO"))
+    search = search_of(posterior, samples=samples)
     points: list[BoundPoint] = []
     for log_factor in log_factors:
         points.append(search.attempt(log_factor, points[-1] if points else None))
@@ -177,15 +183,14 @@ def test_ignored_labels_count_for_nothing() -> None:
     assert tried(whole)[0].bound == pytest.approx(tried(part)[0].bound, rel=1e-9)
 
 
-def test_a_few_examples_stand_for_all_of_their_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_examples_stand_for_all_of_their_label() -> None:
     """All examples of a label are the same one: two of them tell all of unequal classes."""
-    monkeypatch.setattr(elbo, "OUTPUTS", 4000)
     y = (torch.arange(30) < 5).long()
     x = torch.tensor([[-0.5, 1.0], [1.0, 0.3]]).double()[y]
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")).fit(nn.Linear(2, 2).double(), (x, y))
     excesses = []
     for k in (2, 30):
-        search = BoundSearch(Expectation(posterior, "simplified", None, 16, "auto", 1e-6, 0), k, 0, Bar("ELBO"))
+        search = search_of(posterior, k, outputs=4000)
         excesses.append(search._excess(search.attempt(-2.0, None).found))
     assert excesses[0] == pytest.approx(excesses[1], rel=0.1)
 
@@ -216,11 +221,10 @@ def test_of_many_outputs_the_bound_makes_no_covariance_and_few_examples_at_a_tim
     x, y = normal(5, 2), torch.arange(5)
     posterior = lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(nn.Linear(2, 300).double(), (x, y))
     (whole,) = tried(posterior)
-    monkeypatch.setattr("lapwing.moments.wide.MAX_BYTES", 300**2)
-    monkeypatch.setattr(elbo, "BYTES", 2 * elbo.OUTPUTS * 300 * elbo.DRAWN)
     sizes: list[int] = []
     excess_of = BoundSearch._excess_of
     monkeypatch.setattr(BoundSearch, "_excess_of", lambda *args: sizes.append(len(args[3])) or excess_of(*args))
-    (found,) = tried(posterior)
-    assert sizes == [2, 2, 1]
+    with Meter() as meter:
+        found = search_of(posterior, max_bytes=2 * OUTPUTS * 300 * DRAWN).attempt(0.0, None)
+    assert sizes == [2, 2, 1] and meter.largest < 2 * 8 * 300**2
     assert found.charge == whole.charge and abs(found.bound - whole.bound) < 0.01 * abs(whole.bound)

@@ -218,8 +218,8 @@ def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[A
 
 MIB = 2**20
 CPU = torch.device("cpu")
-_RESET = Path("/proc/self/clear_refs")
-_STATUS = Path("/proc/self/status")
+PROCESS = Path("/proc/self")
+"""Where the kernel of Linux tells of this process and forgets what it had at most."""
 
 
 @final
@@ -240,7 +240,7 @@ class Measured(Generic[T]):
     peak_mib: float | None
 
 
-def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
+def measured(call: Callable[[], T], device: torch.device = CPU, process: Path = PROCESS) -> Measured[T]:
     """The result of a call with its seconds and peak memory.
 
     Free memory is first given back to the system, so that reusing it counts as use.
@@ -248,13 +248,14 @@ def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
     Args:
         call: What to run, without arguments.
         device: Where it computes.
+        process: What the kernel tells of the process.
 
     Example:
         >>> cost = measured(lambda: torch.ones(2**22).sum())
         >>> float(cost.value), cost.seconds > 0
         (4194304.0, True)
     """
-    base = _restarted(device)
+    base = _restarted(device, process)
     cuda = device.type == "cuda"
     start = time.perf_counter()
     value = call()
@@ -263,28 +264,29 @@ def measured(call: Callable[[], T], device: torch.device = CPU) -> Measured[T]:
     seconds = time.perf_counter() - start
     if base is None:
         return Measured(value, seconds, None)
-    peak = torch.cuda.max_memory_allocated(device) / MIB if cuda else _resident("VmHWM:")
+    peak = torch.cuda.max_memory_allocated(device) / MIB if cuda else _resident("VmHWM:", process)
     return Measured(value, seconds, max(peak - base, 0.0))
 
 
-def _restarted(device: torch.device) -> float | None:
+def _restarted(device: torch.device, process: Path) -> float | None:
     """Start a new high-water mark; MiB held now, or ``None`` where there is no such mark."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device) / MIB
-    if device.type != "cpu" or not _RESET.exists():
+    reset = process / "clear_refs"
+    if device.type != "cpu" or not reset.exists():
         return None
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
     if trim is not None:
         trim(0)
     try:
-        _RESET.write_text("5")
+        reset.write_text("5")
     except OSError:  # a sandbox may forbid it; then the peak is unknown
         return None
-    return _resident("VmRSS:")
+    return _resident("VmRSS:", process)
 
 
-def _resident(field: str) -> float:
-    words = _STATUS.read_text(encoding="ascii").split()
+def _resident(field: str, process: Path) -> float:
+    words = (process / "status").read_text(encoding="ascii").split()
     return int(words[words.index(field) + 1]) / 1024

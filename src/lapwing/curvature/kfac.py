@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
-from lapwing.curvature.last_layer.outputs import Entries, OutputSum
+from lapwing.curvature.last_layer.outputs import TOGETHER, Entries, OutputSum
 from lapwing.curvature.second_moments import MomentSum, decompose_all, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
@@ -45,6 +45,8 @@ class KroneckerSum:
         bias: Whether a bias is a last input of its weight's block, or has a block of its own.
         rank: Eigenpairs kept of a factor with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
         precision: In what products are made.
+        exact: Rows of the largest block without Kronecker structure that is kept; of larger ones the diagonal is.
+        together: See ``OutputSum``.
 
     Raises:
         ConfigError: If only single entries of a parameter are uncertain.
@@ -62,6 +64,8 @@ class KroneckerSum:
         bias: Bias = "joint",
         rank: int | None = None,
         precision: Precision = DOUBLE,
+        exact: int = EXACT,
+        together: int = TOGETHER,
     ) -> None:
         if network.index is not None:
             raise ConfigError(
@@ -74,6 +78,8 @@ class KroneckerSum:
         self._bias = bias
         self._rank = rank
         self._precision = precision
+        self._largest = exact
+        self._together = together
         self._index: dict[Names, Tensor] = {}
         self._gradients: dict[Names, MomentSum] = {}
         """``sum g gᵀ`` of each block."""
@@ -90,7 +96,7 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                moment = RowMoment(part.rows().flatten(0, 1), EXACT, precision=self._precision)
+                moment = RowMoment(part.rows().flatten(0, 1), self._largest, precision=self._precision)
                 self._exact.setdefault(part.names, self._sum(None)).add(moment)
                 continue
             self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
@@ -100,7 +106,7 @@ class KroneckerSum:
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
         if self._outputs is None:
-            self._outputs = OutputSum(self._precision)
+            self._outputs = OutputSum(self._precision, self._together)
         self._outputs.add(entries)
         for part in self._parts([head]):
             self._add_inputs(part)

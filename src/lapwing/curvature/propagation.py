@@ -31,9 +31,6 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound=Factor)
 
-BUDGET = 2**25
-"""Bytes the layer factors of one chunk of inputs may take (32 MiB): a prediction fits beside the user's own work."""
-
 LARGE = 2**17
 """Weights of a layer from which its covariances under several priors are made without their variances."""
 
@@ -73,7 +70,7 @@ class Propagation:
 
         Cost:
             One forward pass and c backward passes through the activations, times the positions of an event; the
-            contractions of the structure; memory ``BUDGET`` beyond the result.
+            contractions of the structure; memory ``Limits.prediction`` beyond the result.
         """
         found: list[list[Tensor]] = []
         room: Workspace = {}
@@ -107,7 +104,8 @@ class Propagation:
         alone = head.by_position(places)
         c = head.g.shape[3]
         itemsize = self.precisions[0].operator.dtype.itemsize
-        size = max(1, BUDGET // (itemsize * c * (c * len(self.precisions) + max(0, self.extra))))
+        numbers = c * (c * len(self.precisions) + max(0, self.extra))
+        size = max(1, self.model.limits.prediction // (itemsize * numbers))
         one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
@@ -181,9 +179,10 @@ class Propagation:
         return factor.widened() if wide else factor
 
     def passes(self, inputs: Inputs) -> Iterator[Pass]:
-        """Forward passes of as many examples at a time as fit ``BUDGET``."""
+        """Forward passes of as many examples at a time as fit ``Limits.prediction``."""
         head = self.model.survey.head
-        size = self.model.chunk(1 if head else self.model.event[-1], BUDGET, 0 if head else self.extra)
+        cotangents = 1 if head else self.model.event[-1]
+        size = self.model.chunk(cotangents, 0 if head else self.extra, budget=self.model.limits.prediction)
         for _, part in chunks(inputs, size):
             yield self.model.forward(part)
 

@@ -15,7 +15,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, Outputs
 from lapwing.ground.progress import Bar
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 
@@ -39,8 +39,8 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
         Sums over the data.
 
     Cost:
-        One forward pass, and a backward pass through the activations for each cotangent; memory ``BUDGET``. Where the
-        outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
+        One forward pass, and a backward pass through the activations for each cotangent; memory ``Limits.training``.
+        Where the outputs are those of the one uncertain layer the forward pass alone, and products of its inputs.
     """
     likelihood = model.likelihood
     closed = model.survey.head and isinstance(curvature, GGN)
@@ -96,7 +96,7 @@ def rows_at_once(model: Model, max_bytes: int = ROWS) -> int:
 
 
 def chunk_size(model: Model, curvature: Curvature, floats: int = 0, at_once: int = COLUMNS) -> int:
-    """Examples to a chunk so that their factors stay within ``BUDGET``.
+    """Examples to a chunk so that their factors stay within ``Limits.training``.
 
     Args:
         model: The network and its likelihood.
@@ -106,6 +106,6 @@ def chunk_size(model: Model, curvature: Curvature, floats: int = 0, at_once: int
     """
     outputs = model.event[-1]
     if model.survey.head and isinstance(curvature, GGN):
-        return model.chunk(1, BUDGET, floats, 2 * model.width)
+        return model.chunk(1, floats, 2 * model.width)
     roots = 3 * model.width * outputs if isinstance(curvature, GGN) else 0
-    return model.chunk(min(at_once, curvature.width(outputs)), BUDGET, floats, roots)
+    return model.chunk(min(at_once, curvature.width(outputs)), floats, roots)

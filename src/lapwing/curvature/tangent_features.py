@@ -15,7 +15,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, take
 from lapwing.ground.precision import wide
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.autodiff_jacobian import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
@@ -64,16 +64,17 @@ class TangentFeatures:
 
     @property
     def chunk(self) -> int:
-        """Examples at once, so that they fit ``BUDGET``."""
+        """Examples at once, so that they fit ``Limits.training``."""
         width = self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS)
-        return self.model.survey.chunk(width, 8 if self._half else self.model.network.like.itemsize, BUDGET)
+        itemsize = 8 if self._half else self.model.network.like.itemsize
+        return self.model.survey.chunk(width, itemsize, self.model.limits.training)
 
     def of(self, inputs: Inputs) -> OutputFeatures:
         """The features of n examples.
 
         Cost:
-            By rows a forward and c backward passes, by columns about two forward passes for each; memory ``BUDGET``
-            beyond the result.
+            By rows a forward and c backward passes, by columns about two forward passes for each; memory
+            ``Limits.training`` beyond the result.
         """
         with torch.no_grad():
             return joined_features([self.of_pass(self.model.forward(part)) for _, part in chunks(inputs, self.chunk)])
@@ -157,7 +158,7 @@ def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
         One forward and one backward pass of each example.
     """
     network = model.network
-    size = model.chunk(1, BUDGET, network.layout.size)
+    size = model.chunk(1, network.layout.size)
     rows = network.like.new_empty(len(pairs), network.size)
     for place, part in chunks(pairs.inputs, size):
         forward = model.forward(part)

@@ -16,7 +16,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, count, take
 from lapwing.ground.precision import wide, without_tf32
 from lapwing.ground.progress import Bar, track
 from lapwing.jacobian.layers.base import Factor
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.likelihoods.base import identity_cotangents
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class TangentKernel:
 
         Cost:
             For a layer whose weight is used at one position and has one variance ``m m2 (o + i)``; otherwise explicit
-            rows of both chunks, of so many examples at a time that they fit ``BUDGET``.
+            rows of both chunks, of so many examples at a time that they fit ``Limits.training``.
         """
         network = self.model.network
         variance = network.spread(variance)
@@ -100,7 +100,7 @@ class TangentKernel:
         return matrix_between_chunks(self._places(training), rows, grams, whole)
 
     def _chunks(self, inputs: Inputs) -> list[tuple[slice, Inputs]]:
-        return list(chunks(inputs, self.model.chunk(self.model.width, BUDGET)))
+        return list(chunks(inputs, self.model.chunk(self.model.width)))
 
     def _places(self, training: TrainingRows) -> list[slice]:
         return [place for place, _ in self._chunks(training.cotangents[0])]
@@ -114,14 +114,15 @@ def joint(given: Propagation, inputs: Inputs) -> tuple[Float[Tensor, "n *event c
         inputs: n examples.
 
     Cost:
-        As ``Propagation.moments``, where the factors of all examples fit ``BUDGET``, or without layers their rows; else
-        the passes are made again for every pair of chunks. That memory, and m².
+        As ``Propagation.moments``, where the factors of all examples fit ``Limits.training``, or without layers their
+        rows; else the passes are made again for every pair of chunks. That memory, and m².
     """
     width = given.model.width
     operator = given.precisions[0].operator
     n = count(inputs)
     each = given.model.survey.bytes(width, operator.dtype.itemsize, given.extra)
-    together = n if n * each <= BUDGET // 2 else max(1, BUDGET // 4 // each)
+    budget = given.model.limits.training
+    together = n if n * each <= budget // 2 else max(1, budget // 4 // each)
     means: dict[int, Tensor] = {}
 
     def whitened(place: slice) -> list[Factor]:

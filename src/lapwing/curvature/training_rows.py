@@ -15,7 +15,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, take
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import Factor
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
 
@@ -161,7 +161,7 @@ class InputRows(TrainingRows):
 
     def push(self, model: Model, block: Float[Tensor, "d s"]) -> Float[Tensor, "m s"]:
         """See ``TrainingRows``; about two forward passes a column, or a backward pass an output."""
-        size = model.chunk(max(model.width, min(block.shape[1], COLUMNS)), BUDGET)
+        size = model.chunk(max(model.width, min(block.shape[1], COLUMNS)))
         parts: list[Tensor] = []
         for place, part in chunks(self.known_inputs, size):
             moved = BatchJacobian(model, part).push(block).flatten(2)
@@ -174,7 +174,7 @@ class InputRows(TrainingRows):
         combined = torch.einsum("kne,nks->sne", self.cotangents.flatten(2), self._by_example(block))
         outputs = combined.unflatten(2, model.event)
         total = block.new_zeros(model.network.size, block.shape[1])
-        for place, part in chunks(self.known_inputs, model.chunk(1, BUDGET)):
+        for place, part in chunks(self.known_inputs, model.chunk(1)):
             total += BatchJacobian(model, part).pull(outputs[:, place])
         return total
 

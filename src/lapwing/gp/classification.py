@@ -334,8 +334,7 @@ class LaplaceGPPosterior:
         if not len(self.kernel.hyper):
             raise UnsupportedError("a kernel with hyper-parameters to choose", f"{self.kernel!r:.60}", "1.0 * kernel")
         if method is None:
-            small = len(self.data) * self.width <= SMALL
-            method = Evidence() if small else Subset(max(2, SMALL // self.width))
+            method = usual_method(len(self.data), self.width)
         check_kind("the method", method, (Evidence, Subset), "lw.tune(posterior): the evidence needs no data held out")
         return method.tune(self, progress)
 
@@ -392,3 +391,16 @@ class LaplaceGPPosterior:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The same posterior, whose mode is looked for near where it was."""
         self.__init__(**state)
+
+
+def usual_method(rows: int, width: int, most: int = SMALL) -> Evidence | Subset:
+    """By which hyper-parameters are chosen: the evidence of all rows, or of a part of many.
+
+    Args:
+        rows: Rows of data.
+        width: Functions of a row.
+        most: Values of functions that the evidence of all is taken of.
+    """
+    if rows * width <= most:
+        return Evidence()
+    return Subset(max(2, most // width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from lapwing.ground.precision import wide
 from lapwing.tuning import tune
 
 logger = logging.getLogger(__name__)
+
+PART = Subset()
+"""How hyper-parameters of many observations are looked for."""
 
 
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -116,22 +120,31 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.posterior_: GPPosterior = self._solved(posterior, started)
         return self
 
-    def _tuned(self, posterior: GPPosterior, progress: bool | None) -> GPPosterior:
-        """With hyper-parameters chosen; the default search of a part takes the steps that half of the seconds allow."""
+    def _tuned(
+        self, posterior: GPPosterior, progress: bool | None, most: int = SMALL, part: Subset = PART
+    ) -> GPPosterior:
+        """With hyper-parameters chosen; the default search of a part takes the steps that half of the seconds allow.
+
+        Args:
+            posterior: With those it starts from.
+            progress: See ``GPRegressor``.
+            most: Distinct inputs that are taken all.
+            part: The search of more, without its end.
+        """
         method = None if isinstance(self.tune, bool | np.bool_) else self.tune
-        if method is not None or self.seconds is None or len(posterior.distinct) <= SMALL:
+        if method is not None or self.seconds is None or len(posterior.distinct) <= most:
             return tune(posterior, method, progress=progress)
         started = time.perf_counter()
-        first: GPPosterior = Subset(steps=1).tune(posterior, progress)
+        first: GPPosterior = replace(part, steps=1).tune(posterior, progress)
         step = time.perf_counter() - started
-        more = max(0, min(Subset().steps, int((self.seconds / 2 - step) / step)))
+        more = max(0, min(part.steps, int((self.seconds / 2 - step) / step)))
         logger.info("a step of the search takes %.1f s: %.0f s more at most", step, step * more)
-        found: GPPosterior = Subset(steps=more).tune(first, progress) if more else first
-        if not more or (more < Subset().steps and len(found.trace) - len(first.trace) > more):
+        found: GPPosterior = replace(part, steps=more).tune(first, progress) if more else first
+        if not more or (more < part.steps and len(found.trace) - len(first.trace) > more):
             warn(
                 f"hyper-parameters may not be the best: half of seconds={self.seconds:g} allowed {1 + more} of "
-                f"{Subset().steps} steps of the search, {step:.2g} s each. Try more seconds=, or "
-                f"tune=gp.Subset(size={Subset().size // 2})",
+                f"{part.steps} steps of the search, {step:.2g} s each. Try more seconds=, or "
+                f"tune=gp.Subset(size={part.size // 2})",
                 ConvergenceWarning,
             )
         return found

@@ -105,10 +105,7 @@ def thompson(
     with torch.no_grad():
         best = functions(candidates)[..., 0].topk(min(search.starts, len(candidates)), dim=1).indices
     starts = candidates[best]
-    needed = GRAPH * starts.element_size() * starts.shape[1] * (len(posterior.data) + functions.prior.count)
-    width = max(1, ROOM // needed)
-    parts = [slice(i, i + width) for i in range(0, batch, width)]
-    return torch.cat([_refined(functions.select(part), starts[part], bounds, search.steps) for part in parts])
+    return refined(functions, starts, bounds, search.steps)
 
 
 def choose(
@@ -257,6 +254,31 @@ def proposals(posterior: GPPosterior, bounds: Tensor, search: Search) -> Float[T
     around = inputs[torch.multinomial(weight.cpu(), local, replacement=True, generator=generator).to(inputs.device)]
     spread = 0.05 * (high - low) * probes.gaussian(list(around.shape), like=inputs, generator=generator)
     return torch.cat([low + (high - low) * uniform, (around + spread).clamp(low, high)])
+
+
+def refined(
+    functions: FunctionSamples,
+    starts: Float[Tensor, "s a p"],
+    bounds: Float[Tensor, "2 p"],
+    steps: int,
+    max_bytes: int = ROOM,
+) -> Float[Tensor, "s p"]:
+    """The best of each function's starts, after gradient ascent within the box, some functions at a time.
+
+    Args:
+        functions: Drawn functions.
+        starts: Of each some inputs.
+        bounds: The box.
+        steps: Of the ascent.
+        max_bytes: What some functions may hold.
+    """
+    needed = GRAPH * starts.element_size() * starts.shape[1] * (len(functions.inputs) + functions.prior.count)
+    width = max(1, max_bytes // needed)
+    found = list[Tensor]()
+    for first in range(0, len(starts), width):
+        part = slice(first, first + width)
+        found.append(_refined(functions.select(part), starts[part], bounds, steps))
+    return torch.cat(found)
 
 
 def _refined(

@@ -44,7 +44,7 @@ class Precision:
     products: torch.dtype = WIDE
 
     @classmethod
-    def of(cls, word: Words | None, device: torch.device) -> Precision:
+    def of(cls, word: str | None, device: torch.device) -> Precision:
         """What a word means on a device.
 
         Args:

@@ -15,14 +15,9 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.limits import LIMITS, Limits
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
-
-BUDGET = 2**27
-"""Bytes the layer factors of one chunk of training data may take (128 MiB)."""
-
-MANY = 256
-"""Outputs beyond which their covariance is made only when it is asked for: at each position it takes their square."""
 
 
 @final
@@ -36,6 +31,7 @@ class Model:
         likelihood: p(y | f); says where the outputs' axes are.
         source: The data; ``None`` where there are none, as for a posterior loaded from a file.
         precision: In what the large products over the data are made.
+        limits: What passes over the data may take.
     """
 
     network: Network
@@ -43,6 +39,7 @@ class Model:
     likelihood: Likelihood
     source: Data | None = None
     precision: Precision = DOUBLE
+    limits: Limits = LIMITS
 
     @property
     def data(self) -> Data:
@@ -72,12 +69,13 @@ class Model:
 
     @property
     def many(self) -> bool:
-        """Whether one layer makes the outputs, and makes more than ``MANY``."""
-        return self.survey.head and self.event[-1] > MANY
+        """Whether one layer makes the outputs, and makes more than ``Limits.joint_outputs``."""
+        return self.survey.head and self.event[-1] > self.limits.joint_outputs
 
-    def chunk(self, cotangents: int, budget: int, extra: int = 0, roots: int = 0) -> int:
-        """Examples whose factors fit the byte budget; see ``Survey.bytes``."""
-        return self.survey.chunk(cotangents, self.network.like.itemsize, budget, extra, roots)
+    def chunk(self, cotangents: int, extra: int = 0, roots: int = 0, *, budget: int | None = None) -> int:
+        """Examples whose factors fit a byte budget, that of training by default; see ``Survey.bytes``."""
+        room = self.limits.training if budget is None else budget
+        return self.survey.chunk(cotangents, self.network.like.itemsize, room, extra, roots)
 
     def outputs(self, inputs: Inputs) -> Float[Tensor, "n *event c"]:
         """Canonical outputs of some examples, without a graph."""

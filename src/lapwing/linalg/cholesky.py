@@ -17,9 +17,9 @@ LARGE = 2000
 """Rows from which a factor on a processor is SciPy's, whose LAPACK works in place and takes its own threads."""
 
 
-def cholesky_or_none(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | None:
+def cholesky_or_none(matrix: Float[Tensor, "d d"], large: int = LARGE) -> Float[Tensor, "d d"] | None:
     """The lower Cholesky factor, in the matrix's place where it is large; ``None`` of what is not positive definite."""
-    if matrix.device.type != "cpu" or matrix.requires_grad or len(matrix) < LARGE:
+    if matrix.device.type != "cpu" or matrix.requires_grad or len(matrix) < large:
         lower, failed = torch.linalg.cholesky_ex(matrix)
         return None if bool(failed) else lower
     from scipy.linalg import get_lapack_funcs  # an import that a small factor does not make up for
@@ -29,7 +29,7 @@ def cholesky_or_none(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"] | Non
     return None if failed else torch.from_numpy(lower)
 
 
-def cholesky(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+def cholesky(matrix: Float[Tensor, "d d"], large: int = LARGE) -> Float[Tensor, "d d"]:
     """The lower Cholesky factor L in float64, in the place of a matrix that is large and in float64.
 
     Raises:
@@ -37,7 +37,7 @@ def cholesky(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
     """
     largest = float(matrix.diagonal().max())
     written_to = matrix if matrix.dtype == torch.float64 else None
-    lower = cholesky_or_none(symmetric(matrix, written_to))
+    lower = cholesky_or_none(symmetric(matrix, written_to), large)
     if lower is None or not float(lower.diagonal().min()) ** 2 > PIVOT * largest:
         got = "one that is singular to rounding"
         raise NumericalError("a positive definite precision", got, "a larger prior precision, or float64")

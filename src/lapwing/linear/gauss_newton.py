@@ -36,6 +36,7 @@ class GGNProduct(PSDOperator):
         weights: w, at whose outputs ``h(w, ·)`` B is taken; ``None`` for the model's own outputs.
         affine: Whether ``h(w, x) = f(x) + J (w - w̃)``, or ``J w`` without the outputs at w̃.
         output_cache: Outputs at w that are at hand, by the signature of their inputs; more are added.
+        spare: Bytes that the outputs of all data may take, to be kept.
 
     Cost:
         A column: a push and a pull over the data. At other weights, each chunk not seen before takes a push more.
@@ -45,6 +46,7 @@ class GGNProduct(PSDOperator):
     weights: Float[Tensor, " d"] | None = None
     affine: bool = True
     output_cache: dict[bytes, Tensor] = field(default_factory=dict, repr=False)
+    spare: int = SPARE
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -85,7 +87,7 @@ class GGNProduct(PSDOperator):
         if key in self.output_cache:
             return self.output_cache[key]
         h = outputs_at(chunk, self.model, self.weights, self.affine)
-        if (len(self.output_cache) + 1) * h.nbytes <= SPARE:
+        if (len(self.output_cache) + 1) * h.nbytes <= self.spare:
             self.output_cache[key] = h
         return h
 

@@ -25,7 +25,7 @@ from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.layers.capture import Survey
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
@@ -459,7 +459,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         model = self.model
         columns = draws.shape[1]
         backward = columns >= model.width  # a backward pass an output, rather than two forward passes a column
-        together = model.chunk(model.width if backward else min(columns, COLUMNS), BUDGET)
+        together = model.chunk(model.width if backward else min(columns, COLUMNS))
         pieces = math.ceil(count(inputs) / together)
         means = list[Tensor]()
         moved = list[Tensor]()

@@ -96,6 +96,11 @@ class Capabilities:
         return False
 
     @property
+    def predicts_by_draws(self) -> bool:
+        """Whether outputs like those of its data are too many to be pulled back, and drawn anew for each prior."""
+        return False
+
+    @property
     def system(self) -> LinearSystem | None:
         """What solves with the precision Λ; ``None`` where nothing is solved."""
         return None

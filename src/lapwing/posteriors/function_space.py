@@ -25,7 +25,6 @@ from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.base import contracted
-from lapwing.jacobian.model import BUDGET
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
@@ -253,7 +252,7 @@ class FunctionPosterior(ExactPosterior):
         kappa, s = torch.tensor(scales, **wide_like(prior)).unbind(1)
         gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
         rows = self.grams.shape[-1]
-        together = max(1, BUDGET // (8 * self.model.width * rows))
+        together = max(1, self.model.limits.training // (8 * self.model.width * rows))
         parts: list[Tensor] = []
         for place, part in chunks(inputs, together):
             before = wide(prior[place])

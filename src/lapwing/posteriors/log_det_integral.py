@@ -28,7 +28,13 @@ ACCURACY = 1e-4
 
 
 def log_det_integral(
-    problem: Problem, perturbation: Perturbation, solver: Solver, *, progress: bool | None = None
+    problem: Problem,
+    perturbation: Perturbation,
+    solver: Solver,
+    *,
+    tail: float = TAIL,
+    accuracy: float = ACCURACY,
+    progress: bool | None = None,
 ) -> tuple[Float[Tensor, " k"], list[Solution]]:
     """``log det Λ / det A`` by each draw, float64: an integral over ever stronger priors.
 
@@ -36,27 +42,30 @@ def log_det_integral(
 
     the effective dimension (Antorán 2024, section 6.2.1). The same noise makes the draws at every t. In t, γ is a sum
     of logistic functions, analytic for ``|Im t| < π``: Gauss-Legendre quadrature converges geometrically. Beyond the T
-    at which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is 0.01, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its place
-    is short of it by less than ``τ² / 2``.
+    at which ``τ = s e⁻ᵀ tr(A⁻¹ G)`` is the tail, the rest is ``Σ log(1 + x_i)`` with ``Σ x_i = τ``: γ(e^T A) in its
+    place is short of it by less than ``τ² / 2``.
 
     Args:
         problem: The problem.
         perturbation: The noise of k draws.
         solver: Solves for the draws.
+        tail: Effective dimension, about, at which the integral ends.
+        accuracy: Error of the quadrature, relative.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
-        The value of each draw, whose mean is unbiased but for the quadrature's error, about 1e-4 of it; the solves.
+        The value of each draw, whose mean is unbiased but for the quadrature's error; the solves.
 
     Cost:
-        About ``0.75 T`` block solves, the first ones easy, and as many products with G; ``T = log(100 s tr(A⁻¹ G))``.
+        About ``0.75 T`` block solves, the first ones easy, and as many products with G;
+        ``T = log(s tr(A⁻¹ G) / tail)``.
     """
     s = problem.scale
-    end = end_of_integral(problem, perturbation)
+    end = end_of_integral(problem, perturbation, tail)
     draws_in_prior_units = perturbation.prior  # A_t^½ ζ_t: at t = ∞ the noise of the prior
     integral = torch.zeros(draws_in_prior_units.shape[1], **wide_like(draws_in_prior_units))
     solutions = list[Solution]()
-    for point in track(points_of_integral(end), "evidence", unit="priors", alike=False, progress=progress):
+    for point in track(points_of_integral(end, accuracy), "evidence", unit="priors", alike=False, progress=progress):
         prior = Diagonal(math.exp(point.time) * problem.prior.values)
         stronger = problem.with_prior(prior, s)
         with torch.no_grad():
@@ -84,8 +93,8 @@ class Point:
     weight: float
 
 
-def end_of_integral(problem: Problem, perturbation: Perturbation) -> float:
-    """``T = log(s tr(A⁻¹ G) / 0.01)``, at least 0, with the trace estimated from the noise ``R ε₁``.
+def end_of_integral(problem: Problem, perturbation: Perturbation, tail: float) -> float:
+    """``T = log(s tr(A⁻¹ G) / tail)``, at least 0, with the trace estimated from the noise ``R ε₁``.
 
     Raises:
         NumericalError: If the trace is not finite.
@@ -93,21 +102,21 @@ def end_of_integral(problem: Problem, perturbation: Perturbation) -> float:
     whitened = problem.prior.inverse_root() @ perturbation.data
     trace = problem.scale * float(wide(whitened).square().sum(0).mean())
     finite_evidence(trace, "log determinant")
-    return max(0.0, math.log(trace / TAIL)) if trace > 0 else 0.0
+    return max(0.0, math.log(trace / tail)) if trace > 0 else 0.0
 
 
-def points_of_integral(end: float) -> list[Point]:
+def points_of_integral(end: float, accuracy: float) -> list[Point]:
     """From the strongest prior on: the rest beyond T with weight 1, then the quadrature over [0, T], from T down."""
     points = [Point(end, 1.0)]
-    for place, weight in quadrature(end):
+    for place, weight in quadrature(end, accuracy):
         points.append(Point(end * (1 - place), end * weight))
     return points
 
 
-def quadrature(span: float) -> list[tuple[float, float]]:
+def quadrature(span: float, accuracy: float = ACCURACY) -> list[tuple[float, float]]:
     """Gauss-Legendre points in [0, 1] and weights, for a sum of logistic functions of ``span t``; none for no span."""
     if not span:
         return []
-    points = max(2, math.ceil(-math.log(ACCURACY) / (2 * math.asinh(2 * math.pi / span))))
+    points = max(2, math.ceil(-math.log(accuracy) / (2 * math.asinh(2 * math.pi / span))))
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return list(zip(((1 + nodes) / 2).tolist(), (weights / 2).tolist(), strict=True))

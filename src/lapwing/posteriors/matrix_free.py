@@ -27,9 +27,6 @@ from lapwing.linear.solvers import Root
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.predictive import JointMoments, Moments
 
-BUDGET = 2**27
-"""Bytes the Jacobian rows of one solve may take (128 MiB)."""
-
 LOST = 0.5
 """Relative residual beyond which a solve says nothing."""
 
@@ -158,7 +155,7 @@ class MatrixFreePosterior(IterativePosterior):
             x: Inputs of n examples.
 
         Cost:
-            A block solve for every ``BUDGET`` bytes of Jacobian rows; memory that and the solver's.
+            A block solve for every ``Limits.training`` bytes of Jacobian rows; memory that and the solver's.
         """
         means = list[Tensor]()
         covariances = list[Tensor]()
@@ -180,7 +177,7 @@ class MatrixFreePosterior(IterativePosterior):
         if self.training.data.shared:
             check_alike(True, checksum(inputs), "inputs to be predicted by solves")
         bytes_of_one = self.model.width * self.network.layout.size * self.network.like.itemsize
-        together = max(1, BUDGET // bytes_of_one)
+        together = max(1, self.model.limits.training // bytes_of_one)
         pieces = math.ceil(count(inputs) / together)
         for _, part in track(chunks(inputs, together), "solves for predictions", pieces, unit="pieces"):
             forward = self.model.forward(part)
@@ -198,7 +195,7 @@ class MatrixFreePosterior(IterativePosterior):
         return [outputs.moments for outputs in solved]
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
-        """A block solve for every ``BUDGET`` bytes of Jacobian rows, and a product of J with its solutions."""
+        """A block solve for every ``Limits.training`` bytes of Jacobian rows, and a product of J with its solutions."""
         columns = list[Tensor]()
         solutions = list[Solution]()
         for _, _, solution in self._solves(inputs):

@@ -20,7 +20,6 @@ from lapwing.ground.files.records import UNRECORDED, Records
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution
 from lapwing.ground.shared import Shared
-from lapwing.jacobian.model import MANY
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -32,9 +31,6 @@ from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, FactorMoments, JointMoments, Link, Moments, Outputs
 from lapwing.priors import Prior
-
-BLOCKS = 2**28
-"""Bytes of draws, of several choices, that are pushed forward together (256 MiB)."""
 
 
 @final
@@ -100,7 +96,7 @@ class SampledPosterior(IterativePosterior):
     @property
     def wide(self) -> bool:
         """See ``Posterior.wide``; whatever makes the outputs."""
-        return self.model.event[-1] > MANY
+        return self.model.event[-1] > self.model.limits.joint_outputs
 
     @property
     def moment_numbers(self) -> int:
@@ -299,7 +295,7 @@ class SampledPosterior(IterativePosterior):
     def _moments(self, inputs: Inputs, choices: Sequence[SampledPosterior]) -> list[Moments | FactorMoments]:
         draws_of_each = [choice.draws for choice in choices]
         largest = max(draws.numel() * draws.itemsize for draws in draws_of_each)
-        together = max(1, BLOCKS // largest)
+        together = max(1, self.model.limits.draw_bytes // largest)
         moments: list[Moments | FactorMoments] = []
         for first in range(0, len(draws_of_each), together):
             some = draws_of_each[first : first + together]

@@ -40,21 +40,6 @@ from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
-JACOBIAN = 2**31
-"""Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB)."""
-
-PULLED = 1.2e12
-"""Multiplications that exact covariances of the outputs of one example may take: about a minute of a core."""
-
-DRAWS = 64
-"""Draws of the weights that outputs are known by where it would take more of either."""
-
-BLOCK = 2**28
-"""Bytes that draws made at a time may take, and what they do to outputs (256 MiB)."""
-
-MOVED = 2**33
-"""Bytes that draws of all outputs of one call may take (8 GiB)."""
-
 COPIES = 4
 """Float64 copies of a draw that are made on the way."""
 
@@ -230,6 +215,11 @@ class WeightPosterior(ExactPosterior):
             return self.network.size
         return sum(block.shape[0] for block in self.curvature.operator.blocks if keeps_variances(block))
 
+    @property
+    def predicts_by_draws(self) -> bool:
+        """See ``Capabilities.predicts_by_draws``."""
+        return self.data is not None and self._by_draws(self.data.first())
+
     def _by_draws(self, inputs: Inputs) -> bool:
         """Whether the Jacobian of one example is too large to be made, layer by layer, or takes too long.
 
@@ -238,16 +228,17 @@ class WeightPosterior(ExactPosterior):
         """
         if self.survey.head:
             return False
-        if self.survey.bytes(self.model.event[-1], self.network.like.itemsize) > JACOBIAN:
+        limits = self.model.limits
+        if self.survey.bytes(self.model.event[-1], self.network.like.itemsize) > limits.jacobian:
             return True
-        return self.model.width > DRAWS and self._pulled(inputs) > PULLED
+        return self.model.width > limits.draws and self._pulled(inputs) > limits.multiplications
 
     def _pulled(self, inputs: Inputs) -> float:
         """Multiplications that exact covariances of one example take: a backward pass an output, and as many again."""
         return 2.0 * self.model.width * multiplications(self.network, inputs)
 
     def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> Moments | FactorMoments:
-        """Outputs known by ``DRAWS`` draws of the weights, the same at every call: ``F = J W ε / √DRAWS``.
+        """Outputs known by k = ``Limits.draws`` draws of the weights, the same at every call: ``F = J W ε / √k``.
 
         Args:
             inputs: n examples.
@@ -257,17 +248,20 @@ class WeightPosterior(ExactPosterior):
             ``F Fᵀ`` at each position; of more outputs than draws F itself.
 
         Raises:
-            TooLargeError: If that is of more bytes than ``MOVED``.
+            TooLargeError: If that is of more bytes than ``Limits.moved_bytes``.
 
         Cost:
-            About two forward passes a draw, and its making; memory ``BLOCK`` beside the result.
+            About two forward passes a draw, and its making; memory ``Limits.draw_bytes`` beside the result.
         """
+        limits = self.model.limits
+        draws = limits.draws
         outputs = self.model.event[-1]
-        written = outputs <= DRAWS
+        written = outputs <= draws
         itemsize = self.network.like.itemsize
-        needed = count(inputs) * self.model.width * min(outputs, DRAWS) * itemsize
+        needed = count(inputs) * self.model.width * min(outputs, draws) * itemsize
         got = f"{count(inputs)} examples of {self.model.width:,} outputs, which need"
-        check_bytes("covariances by draws", needed, MOVED, got, "fewer inputs at a time, or weights=LastLayer()")
+        hint = "fewer inputs at a time, or weights=LastLayer()"
+        check_bytes("covariances by draws", needed, limits.moved_bytes, got, hint)
         logger.warning(
             "exact covariances of %d outputs an example would take %.2g multiplications and %s MiB for each: they are "
             "those of %d draws, with a relative standard error of %.2g of a variance. weights=LastLayer() has them "
@@ -275,14 +269,14 @@ class WeightPosterior(ExactPosterior):
             self.model.width,
             self._pulled(inputs),
             f"{self.survey.bytes(outputs, itemsize) >> 20:,}",
-            DRAWS,
-            (2 / DRAWS) ** 0.5,
+            draws,
+            (2 / draws) ** 0.5,
         )
-        examples = max(1, BLOCK // (self.model.width * self._together * itemsize))
+        examples = max(1, limits.draw_bytes // (self.model.width * self._together * itemsize))
         pieces = list(chunks(inputs, examples))
         means = [self.network.like] * len(pieces)
         found: list[list[Tensor]] = [[] for _ in pieces]
-        total = DRAWS * count(inputs)
+        total = draws * count(inputs)
         with Bar("draws of outputs", total, unit="draws of an example", cheaper=CHEAPER) as bar:
             for deviations in self._blocks_of_draws():
                 for number, (_, part) in enumerate(pieces):
@@ -299,8 +293,8 @@ class WeightPosterior(ExactPosterior):
                     bar.update(count(part) * moved.shape[-1])
         mean = torch.cat(means)
         if written:
-            return Moments(mean, torch.cat([covariance for (covariance,) in found]) / DRAWS)
-        return FactorMoments(mean, torch.cat([torch.cat(own, -1) for own in found]) / DRAWS**0.5)
+            return Moments(mean, torch.cat([covariance for (covariance,) in found]) / draws)
+        return FactorMoments(mean, torch.cat([torch.cat(own, -1) for own in found]) / draws**0.5)
 
     @property
     def separate_places(self) -> bool:
@@ -329,24 +323,27 @@ class WeightPosterior(ExactPosterior):
     @property
     def _together(self) -> int:
         """Draws of the weights that are made at a time."""
-        return min(DRAWS, max(1, BLOCK // (COPIES * 8 * self.network.size)))
+        limits = self.model.limits
+        return min(limits.draws, max(1, limits.draw_bytes // (COPIES * 8 * self.network.size)))
 
     def _blocks_of_draws(self) -> Iterator[Float[Tensor, "d k"]]:
-        """Deviations of ``DRAWS`` draws of the weights, the same at every call, some at a time."""
+        """Deviations of ``Limits.draws`` draws of the weights, the same at every call, some at a time."""
         generator = torch.Generator().manual_seed(0)
-        for first in range(0, DRAWS, self._together):
-            yield self._deviations(min(self._together, DRAWS - first), generator)
+        draws = self.model.limits.draws
+        for first in range(0, draws, self._together):
+            yield self._deviations(min(self._together, draws - first), generator)
 
     def _joint_by_draws(self, inputs: Inputs) -> JointMoments:
         """The same by draws, with F; see ``_moments_by_draws``."""
+        draws = self.model.limits.draws
         mean = self.network.like
         columns: list[Tensor] = []
-        with Bar("draws of outputs", DRAWS, unit="draws", cheaper=CHEAPER) as bar:
+        with Bar("draws of outputs", draws, unit="draws", cheaper=CHEAPER) as bar:
             for deviations in self._blocks_of_draws():
                 mean, moved = self.pushed(inputs, deviations)
                 columns.append(moved)
                 bar.update(moved.shape[-1])
-        factor = torch.cat(columns, -1) / DRAWS**0.5
+        factor = torch.cat(columns, -1) / draws**0.5
         rows = factor.flatten(0, -2)
         return JointMoments(mean, (rows @ rows.mT).view(*mean.shape, *mean.shape), factor)
 

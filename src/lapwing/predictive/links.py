@@ -89,7 +89,7 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
 
     Args:
         moments: Gaussian logits.
-        max_bytes: Memory for the pairs; as many positions are taken at a time.
+        max_bytes: Memory for the pairs; as many positions are taken at a time, or of many classes rows of pairs.
 
     Returns:
         Probabilities ``[n, *event, c]``, computed in float64.
@@ -112,7 +112,7 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
     def of_pairs(some: Moments | WideMoments) -> Tensor:
         mean = wide(some.mean)
         half = 0.5 + math.pi / 8 * wide(some.variance)  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
-        together = max(1, CACHED // (PAIR_BYTES * mean.numel()))
+        together = max(1, min(CACHED, max_bytes) // (PAIR_BYTES * mean.numel()))
         sums: list[Tensor] = []
         for start in range(0, c, together):
             own = slice(start, start + together)

@@ -105,32 +105,38 @@ class FitTask:
             return posterior.with_link("probit")
         return posterior
 
-    def affordable(self, most: float = MANY, *, inverted: bool = False) -> FitTask:
+    def affordable(
+        self, most: float = MANY, *, inverted: bool = False, exact: int = EXACT, cheap: int = CHEAP, draws: int = DRAWS
+    ) -> FitTask:
         """The task, its curvature by draws of N(0, B) where that of every output would take too much; says so.
 
-        Which is where an example has more than ``EXACT`` outputs, or more than ``CHEAP`` whose backward passes over the
+        Which is where an example has more than ``exact`` outputs, or more than ``cheap`` whose backward passes over the
         data would take more than they may. ``GGN(exact=True)`` stays as it is.
 
         Args:
             most: Multiplications that backward passes may take.
             inverted: Whether matrices of all outputs are inverted, as the factors of ``KFAC`` are: of few data there
                 are then ``SAMPLES`` draws an output over all data, where they may be; and else a warning.
+            exact: Most outputs of an example, over its positions, for which each has a backward pass of its own.
+            cheap: Outputs for which each always has one.
+            draws: Those of an example, where they take no more than backward passes may; else ``FEW_DRAWS``.
 
         Warns:
             DataWarning: If variances are too large, since so few draws are inverted.
 
         Cost:
-            A forward pass of one example where there are more than ``CHEAP`` outputs, to count what it takes.
+            A forward pass of one example where there are more than ``cheap`` outputs, to count what it takes.
         """
         model = self.model
         outputs = model.width
-        exact = not isinstance(self.curvature, GGN) or self.curvature.exact
-        if exact or model.survey.head or outputs <= CHEAP:
+        asked = not isinstance(self.curvature, GGN) or self.curvature.exact
+        if asked or model.survey.head or outputs <= cheap:
             return self
         shared = model.data.shared  # what one process counts others need not
-        if outputs <= EXACT and (shared or multiplied(model, outputs) <= most):
+        if outputs <= exact and (shared or multiplied(model, outputs) <= most):
             return self
-        draws = DRAWS if shared or multiplied(model, DRAWS) <= most else FEW_DRAWS
+        if not shared and multiplied(model, draws) > most:
+            draws = FEW_DRAWS
         if inverted and not shared:
             draws = self._enough(draws, most)
             if draws >= outputs:

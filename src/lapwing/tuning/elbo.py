@@ -229,6 +229,8 @@ class BoundSearch:
         best: What was tried and has the largest bound.
         bounds: The bound at each precision tried, by its log factor, in order.
         trace: The step that each leaves.
+        outputs: Draws of the outputs of each example.
+        max_bytes: Bytes these may take, with what their losses take, or those of one example.
     """
 
     expectation: Expectation[Posterior]
@@ -238,6 +240,8 @@ class BoundSearch:
     best: BoundPoint | None = None
     bounds: dict[float, float] = field(default_factory=dict)
     trace: list[Step] = field(default_factory=list)
+    outputs: int = OUTPUTS
+    max_bytes: int = BYTES
 
     def run(self, steps: int) -> BoundPoint:
         """The largest bound.
@@ -341,12 +345,12 @@ class BoundSearch:
     def _excess(self, found: Expected) -> float:
         """What the expected loss of all examples is above that at w*, nats; some examples at a time."""
         model = self.expectation.posterior.model
-        each = OUTPUTS * model.width * DRAWN
+        each = self.outputs * model.width * DRAWN
         generator = torch.Generator(model.network.like.device).manual_seed(self.seed)
         total = 0.0
         with torch.no_grad():
             for inputs, targets, weights in self._weighted_examples:
-                for place, part in chunks(inputs, max(1, BYTES // each)):
+                for place, part in chunks(inputs, max(1, self.max_bytes // each)):
                     excess = self._excess_of(found, part, targets[place], generator)
                     total += float(excess @ weights[place].to(excess))
         return total
@@ -359,7 +363,7 @@ class BoundSearch:
         likelihood = tangent.training.likelihood
         h = tangent.outputs(inputs, found.mode.weights)
         y = likelihood.canonical_targets(h, targets)
-        outputs = replace(self._outputs(found, inputs), mean=h).sample(OUTPUTS, generator=generator)
+        outputs = replace(self._outputs(found, inputs), mean=h).sample(self.outputs, generator=generator)
         losses = torch.stack([likelihood.nll(wide(draw), y) for draw in outputs]).mean(0)
         excess = losses - likelihood.nll(wide(h), y)
         return excess.view(len(targets), -1).sum(1)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-import lapwing.curvature.sweep as module
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.fold import Fold
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, EmpiricalFisher
 from lapwing.curvature.sweep import Accumulator, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.forward_pass import Pass
+from lapwing.jacobian.limits import LIMITS, Limits
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import surveyed
-from lapwing.likelihoods import base
+from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import WeightPosterior
 from lapwing.structures.selection import Selection
 from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
@@ -57,13 +59,34 @@ def test_the_sums_are_those_of_pulled_back_gradients(
     expected = SUMS[structure](model.network)
     sweep(plain, GGN(), expected)
     monkeypatch.setattr(Pass, "factors", None)
-    monkeypatch.setattr(base, "CACHED", 1)  # position by position
     found = SUMS[structure](model.network)
     sweep(model, GGN(), found)
     torch.testing.assert_close(
         found.result().operator.dense(), expected.result().operator.dense(), rtol=1e-10, atol=1e-12
     )
     assert found.result().partition == expected.result().partition
+
+
+def by_position(likelihood: Likelihood, f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """The output Hessians of one position after the other."""
+    rows = f.flatten(0, -2)
+    targets = y.flatten(0, likelihood.event_dim)
+    for position in range(len(rows)):
+        entries = likelihood.hessian_entries(rows[position, None], targets[position, None])
+        assert entries is not None
+        yield entries
+
+
+@pytest.mark.parametrize("structure", SUMS)
+@pytest.mark.parametrize("name", ["categorical", "poisson", "tokens", "pixels"])
+def test_positions_may_come_one_by_one(name: str, structure: str) -> None:
+    """As they do where one has as many outputs as a processor's cache has room for."""
+    model = given(name)
+    whole, found = SUMS[structure](model.network), SUMS[structure](model.network)
+    sweep(model, GGN(), whole)
+    for forward, f, y in Fold(model, 4):
+        found.add_outputs(forward.head, partial(by_position, model.likelihood, f, y))
+    torch.testing.assert_close(found.result().operator.dense(), whole.result().operator.dense())
 
 
 @pytest.mark.parametrize(("structure", "patterns"), [("dense", "*3.weight"), ("dense", "*3.bias"), ("kfac", "*3.bias")])
@@ -76,13 +99,12 @@ def test_a_weight_or_a_bias_alone_is_a_head_too(structure: str, patterns: str) -
     torch.testing.assert_close(found.result().operator.dense(), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_matter() -> None:
     model = given("tokens")
     found = []
-    for budget in (module.BUDGET, 1):
-        monkeypatch.setattr(module, "BUDGET", budget)
+    for limits in (LIMITS, Limits(training=1)):
         total = KroneckerSum(model.network)
-        totals = sweep(model, GGN(), total)
+        totals = sweep(replace(model, limits=limits), GGN(), total)
         found.append((len(totals.parts), total.result().operator.dense()))
     assert found[0][0] < found[1][0]
     torch.testing.assert_close(found[0][1], found[1][1])

@@ -10,30 +10,29 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.curvature.last_layer import outputs
+from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.propagation import Propagation
 from lapwing.ground import progress
 from lapwing.ground.errors import UnsupportedError
-from lapwing.jacobian import model as jacobian_model
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import Moments, WideMoments
-from lapwing.structures import base
 from lapwing.structures.selection import Selection
-from tests.posterior_cases import STRUCTURES, Linearised, problem, refused
+from tests.posterior_cases import STRUCTURES, Linearised, limited, problem, refused
 
 
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac", "kfac-reduce-separate"])
 @pytest.mark.parametrize(
     "name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "negative-binomial", "tokens", "pixels"]
 )
-def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_outputs_have_the_variances_of_few(name: str, structure: str) -> None:
     case = problem(name)
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())
     posterior = case.fit(recipe)
     plain = replace(posterior, model=replace(posterior.model, survey=replace(posterior.survey, head=False)))
     expected, found = plain.outputs(case.new), posterior.outputs(case.new)
     torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-10, atol=1e-14)
-    monkeypatch.setattr(jacobian_model, "MANY", 1)
+    posterior = limited(posterior, joint_outputs=1)
+    plain = limited(plain, joint_outputs=1)
     wide = posterior.outputs(case.new)
     assert isinstance(wide, Moments if structure == "full-weights" else WideMoments)
     torch.testing.assert_close(wide.variance, expected.variance, rtol=1e-8, atol=1e-14)
@@ -48,29 +47,28 @@ def test_many_outputs_have_the_variances_of_few(name: str, structure: str, monke
         torch.testing.assert_close(found_mean, expected_mean, **near.get(link, {"rtol": 1e-8, "atol": 1e-12}))
 
 
-def test_draws_of_many_outputs_have_their_covariance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jacobian_model, "MANY", 1)
+def test_draws_of_many_outputs_have_their_covariance() -> None:
     case = problem("categorical")
-    wide = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())).outputs(case.new)
+    posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer()))
+    wide = limited(posterior, joint_outputs=1).outputs(case.new)
     drawn = wide.sample(20_000, generator=torch.Generator().manual_seed(0)) - wide.mean
     found = torch.einsum("sni,snj->nij", drawn, drawn) / len(drawn)
     torch.testing.assert_close(found, wide.covariance, rtol=0.1, atol=0.05 * float(wide.variance.max()))
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kfac"])
-def test_many_outputs_are_tuned_by_their_variances(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_outputs_are_tuned_by_their_variances(structure: str) -> None:
     case = problem("categorical")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=lw.LastLayer())
     expected = lw.tune(case.fit(recipe), lw.Validation((case.x, case.y), link="probit"))
-    monkeypatch.setattr(jacobian_model, "MANY", 1)
-    posterior = case.fit(recipe)
+    posterior = recipe.structure.fit(case.task(recipe, joint_outputs=1))
     assert posterior.link == "probit"
     tuned = lw.tune(posterior, lw.Validation((case.x, case.y)))
     assert tuned.link == "probit"
     assert tuned.prior.precision == pytest.approx(expected.prior.precision, rel=1e-6)
 
 
-def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_outputs_of_few_drawn_labels() -> None:
     """Their gradients span less than half of the outputs: the factor is held in low rank."""
     model = nn.Linear(3, 9).double()
     x, y = torch.randn(2, 3, dtype=torch.float64), torch.tensor([4, 0])
@@ -78,20 +76,18 @@ def test_many_outputs_of_few_drawn_labels(monkeypatch: pytest.MonkeyPatch) -> No
     posterior = recipe.fit(model, (x, y), generator=torch.Generator().manual_seed(0))
     assert posterior.curvature.operator.blocks[0].bases[0].others
     expected = posterior.outputs(x)
-    monkeypatch.setattr(jacobian_model, "MANY", 1)
-    torch.testing.assert_close(posterior.outputs(x).covariance, expected.covariance, rtol=1e-8, atol=1e-14)
+    wide = limited(posterior, joint_outputs=1).outputs(x)
+    torch.testing.assert_close(wide.covariance, expected.covariance, rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.parametrize("selection", [lw.LastLayer(), lw.All()], ids=repr)
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac"])
-def test_outputs_at_some_positions_are_those_of_all(
-    structure: str, selection: Selection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_at_some_positions_are_those_of_all(structure: str, selection: Selection) -> None:
     case, places = problem("pixels"), torch.tensor([4, 1])
-    posterior = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=selection))
-    assert isinstance(posterior, WeightPosterior)
-    for many in (256, 1):
-        monkeypatch.setattr(jacobian_model, "MANY", many)
+    fitted = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], weights=selection))
+    assert isinstance(fitted, WeightPosterior)
+    for joint in (256, 1):
+        posterior = limited(fitted, joint_outputs=joint)
         (whole,), (some,) = (
             posterior.outputs_each(case.new, [posterior]),
             posterior.outputs_at(case.new, places, [posterior]),
@@ -125,35 +121,31 @@ def test_pixels_pulled_back_one_by_one_are_said_to_take_as_long_as_those_of_the_
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kfac"])
-def test_of_many_positions_the_curvature_is_drawn(
-    structure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_many_positions_the_curvature_is_drawn(structure: str, caplog: pytest.LogCaptureFixture) -> None:
     case = problem("pixels")
     recipe = lw.Laplace(case.likelihood, structure=STRUCTURES[structure])
     every = case.fit(recipe)
-    for name, value in (("EXACT", 17), ("CHEAP", 17), ("DRAWS", 1000)):
-        monkeypatch.setattr(base, name, value)
     with caplog.at_level("INFO", "lapwing"):
-        drawn, again = case.fit(recipe), case.fit(recipe)
+        tasks = [case.task(recipe).affordable(exact=17, cheap=17, draws=1000) for _ in range(2)]
+    drawn, again = (recipe.structure.fit(task) for task in tasks)
     assert "18 outputs an example: the curvature from 1000 draws" in caplog.text
     one, other = (each.precision_operator.dense() for each in (drawn, every))
     torch.testing.assert_close(one, other, rtol=0.1, atol=0.04 * float(other.diagonal().max()))
     assert torch.equal(one, again.precision_operator.dense()) and not torch.equal(one, other)
-    asked = case.fit(lw.Laplace(case.likelihood, structure=STRUCTURES[structure], curvature=lw.GGN(exact=True)))
+    exactly = replace(recipe, curvature=lw.GGN(exact=True))
+    asked = recipe.structure.fit(case.task(exactly).affordable(exact=17, cheap=17, draws=1000))
     assert torch.equal(asked.precision_operator.dense(), other)
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "tokens"])
-def test_of_very_many_outputs_few_are_kept_together(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_of_very_many_outputs_few_are_kept_together(name: str, caplog: pytest.LogCaptureFixture) -> None:
     case = problem(name)
     recipe = lw.Laplace(case.likelihood, structure=lw.KFAC(), weights=lw.LastLayer())
     whole = case.fit(recipe).precision_operator.dense()
-    monkeypatch.setattr(jacobian_model, "MANY", 1)
-    monkeypatch.setattr(outputs, "TOGETHER", 2 if name != "bernoulli" else 1)
+    task = case.task(recipe, joint_outputs=1)
+    total = KroneckerSum(task.model.network, together=2 if name != "bernoulli" else 1)
     with caplog.at_level("INFO", "lapwing"):
-        posterior = case.fit(recipe)
+        posterior = task.summed(total)
     c = posterior.model.event[-1]
     of = torch.cat([torch.arange(c).repeat_interleave((posterior.network.size - c) // c), torch.arange(c)])
     curvature = whole - torch.eye(len(whole)).to(whole)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from lapwing.gp import RBF, Constant, Kernel, KernelMatrix, Linear, Matern, Periodic
-from lapwing.gp.kernels.matrix import SIDE, WIDE, cross, cross_product, side_of, tiles, weighted_gradient
+from lapwing.gp.kernels.matrix import CACHE, SIDE, WIDE, cross, cross_product, side_of, tiles, weighted_gradient
 from lapwing.linalg import Diagonal
 from lapwing.linear.preconditioners import PivotedCholesky
 from lapwing.linear.problem import Problem
@@ -16,32 +18,33 @@ N = 2 * SIDE + 7
 KERNELS: list[Kernel] = [0.5 * RBF((0.7, 2.0)) + Constant(), Matern(1.0) * Periodic(3.0)]
 
 
-@pytest.mark.parametrize("kept", [0, 8 * N**2], ids=["tiles", "kept"])
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
-def test_products_rows_and_blocks_are_those_of_the_kernel(
-    kernel: Kernel, kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lapwing.gp.kernels.matrix.CACHE", kept)
+def test_products_rows_and_blocks_are_those_of_the_kernel(kernel: Kernel) -> None:
     x, new, block = normal(N, 2), normal(5, 2, seed=1), normal(N, 3, seed=2)
     matrix, whole, index = KernelMatrix(kernel, x), kernel(x, x), torch.tensor([N - 1, 0, SIDE])
-    torch.testing.assert_close(matrix @ block, whole @ block)
+    for product in (matrix @ block, matrix._tiled_product(block)):
+        torch.testing.assert_close(product, whole @ block)
     torch.testing.assert_close(matrix.dense(), whole)
     torch.testing.assert_close(matrix.rows(index), whole[index])
-    torch.testing.assert_close(matrix.product_rows(index, block), whole[index] @ block)
+    for rows in (matrix.product_rows(index, block), matrix._tiled_rows(index, block)):
+        torch.testing.assert_close(rows, whole[index] @ block)
     torch.testing.assert_close(cross(kernel, x, new), kernel(x, new))
     torch.testing.assert_close(cross_product(kernel, new, x, block), kernel(new, x) @ block)
 
 
 @pytest.mark.parametrize("kernel", [Linear(0.5) + RBF(1.0), 2.0 * Matern(1.0, 0.5)], ids=str)
-def test_rows_of_many_tiles_have_the_diagonal_where_it_is(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.gp.kernels.matrix.SIDE", 7)
-    monkeypatch.setattr("lapwing.gp.kernels.matrix.CACHE", 0)
-    x = normal(40, 2)
-    matrix, index = KernelMatrix(kernel, x), torch.arange(39, -1, -2)
+def test_rows_of_many_tiles_have_the_diagonal_where_it_is(kernel: Kernel) -> None:
+    x = normal(N, 2)
+    matrix, index = KernelMatrix(kernel, x), torch.arange(N - 1, -1, -2)
     rows = matrix.rows(index)
     torch.testing.assert_close(rows, kernel(x, x)[index], rtol=0, atol=1e-7)
-    assert torch.equal(rows[torch.arange(20), index], kernel.diagonal(x)[index])
-    torch.testing.assert_close(matrix.product_rows(index, x), rows @ x)
+    assert torch.equal(rows[torch.arange(len(index)), index], kernel.diagonal(x)[index])
+    torch.testing.assert_close(matrix._tiled_rows(index, x), rows @ x)
+
+
+def test_a_matrix_is_kept_where_it_fits_in_memory() -> None:
+    kept, made = (KernelMatrix(RBF(1.0), torch.zeros(n, 1).double()) for n in (3, math.isqrt(CACHE // 8) + 1))
+    assert kept._cached is not None and made._cached is None
 
 
 def test_tiles_cover_a_matrix_once() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lapwing.jacobian.layers.base import Explicit, Factor
+from lapwing.jacobian.layers.base import NUMBERS, ROWS, Explicit, Factor, contracted, row_products
 from lapwing.jacobian.layers.convolution import Convolution, ConvolutionGeometry, with_zeros_between
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear, OuterProducts
@@ -18,6 +18,7 @@ from lapwing.jacobian.layers.moments import sum_of_groups
 from lapwing.jacobian.layers.norm import Norm
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from tests.curvature import naive
+from tests.meter import Meter
 
 N, K = 3, 4
 
@@ -172,6 +173,32 @@ FORMS: dict[str, tuple[Factor, type]] = {
     "norm of a layer": (Norm("w", "b", torch.randn(3, 2, 8, dtype=torch.float64)), Norm),
     "embedding": (embedding(), Embedding),
 }
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_rows_are_contracted_a_few_blocks_and_columns_at_a_time(own: bool) -> None:
+    rows = normal(5, 4, 701)
+    variances = torch.rand(*([5] if own else []), 3, 701, dtype=torch.float64)
+    expected = torch.einsum("nkd,nmd,nld->mnkl", rows, variances.expand(5, 3, 701), rows)
+    for numbers in (1, 2 * 10 * 512, NUMBERS):
+        torch.testing.assert_close(contracted(rows, variances, numbers), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["many positions", "groups", "norm", "embedding"])
+def test_rows_of_a_few_examples_at_a_time_have_the_products_of_all(name: str) -> None:
+    factor, _ = FORMS[name]
+    rows = factor.rows().flatten(0, 1)
+    variance = torch.rand(rows.shape[1], dtype=torch.float64)
+    few = factor.taken(slice(0, 2))
+    expected = (rows * variance) @ few.rows().flatten(0, 1).mT
+    torch.testing.assert_close(row_products(factor, few, variance, max_bytes=1), expected)
+    torch.testing.assert_close(row_products(factor, factor, variance, max_bytes=1), (rows * variance) @ rows.mT)
+    most: list[int] = []
+    for max_bytes in (1, ROWS):
+        with Meter() as meter:
+            row_products(factor, factor, variance, max_bytes=max_bytes)
+        most.append(meter.most)
+    assert most[0] < most[1]
 
 
 @pytest.mark.parametrize("columns", [1, 3])

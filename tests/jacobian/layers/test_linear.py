@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lapwing.jacobian.layers.base import NUMBERS
 from lapwing.jacobian.layers.linear import Linear, cancelled, pairs_cost, rows_cost, turned
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
 
@@ -47,6 +48,31 @@ def test_positions_that_all_but_cancel_keep_their_digits(generator: torch.Genera
     assert cancelled(by_pairs, separate).tolist() == [False, True, False]
     assert float((by_pairs - exact)[:, 1].norm() / exact[:, 1].norm()) > 1e-3
     torch.testing.assert_close(factor.covariances(variances).double(), exact, rtol=2e-4, atol=2e-8)
+
+
+@pytest.mark.parametrize(("n", "t"), [(140, 4), (12, 40)], ids=["pairs", "rows"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_examples_of_several_pieces_are_as_alone(generator: torch.Generator, n: int, t: int, m: int) -> None:
+    """More examples than a processor's cache has room for."""
+    g = torch.randn(n, 2, 1, 200, t, generator=generator, dtype=torch.float64)
+    a = torch.randn(n, 1, 200, t, generator=generator, dtype=torch.float64)
+    factor = Linear("w", None, g, a)
+    variances = torch.rand(m, 200 * 200, generator=generator, dtype=torch.float64)
+    alone = [factor.taken(slice(i, i + 1)).covariances(variances) for i in range(n)]
+    torch.testing.assert_close(factor.covariances(variances), torch.cat(alone, 1), rtol=1e-12, atol=1e-12)
+
+
+def test_matrices_of_several_pieces_are_turned_as_alone(generator: torch.Generator) -> None:
+    n, o, i, t = 11, 2, 4, 2**14
+    g = torch.randn(n, 1, 1, o, t, generator=generator, dtype=torch.float64)
+    factor = Linear("w", None, g, torch.randn(n, 1, i, t, generator=generator, dtype=torch.float64))
+    assert n * i * t > NUMBERS
+    bases = []
+    for side in (o, i):
+        root = torch.randn(side, side, generator=generator, dtype=torch.float64)
+        bases.append(decompose(root @ root.mT))
+    alone = [factor.taken(slice(k, k + 1)).rotated(*bases).rows() for k in range(n)]
+    torch.testing.assert_close(factor.rotated(*bases).rows(), torch.cat(alone))
 
 
 def test_few_positions_are_paired_and_many_are_not() -> None:

@@ -152,7 +152,7 @@ def test_inputs_that_a_network_does_not_take_get_a_sentence(structure: Any) -> N
     recipe = lw.Laplace(lw.Categorical(), structure=structure)
     posterior = recipe.fit(seeded(Body), (X, Y))
     expected = "Expected inputs that the network takes. Got a tensor of shape"
-    with refused(DataError, f"{expected} [12, 2], float64, for which it raises RuntimeError: mat1 and mat2 shapes"):
+    with refused(DataError, f"{expected} [12, 2], float64, for which it raises RuntimeError"):
         posterior.predict(X[:, :2])
     with refused(DataError, "Try x alone, of (x, y)"):
         posterior.predict((X, Y))

@@ -75,7 +75,7 @@ def test_adding_a_diagonal() -> None:
     operator = Kronecker(spd(2, 10.0), spd(3, 10.0))
     added = operator.plus_diagonal(torch.full((6,), 0.3, dtype=torch.float64))
     torch.testing.assert_close(added.dense(), operator.shifted(0.3).dense())
-    with pytest.raises(UnsupportedError, match=r"values from 1 to 6. Try an Isotropic or Layerwise prior"):
+    with pytest.raises(UnsupportedError, match=r"values from 1 to 6. Try an Isotropic"):
         operator.plus_diagonal(torch.arange(1.0, 7.0, dtype=torch.float64))
 
 
@@ -84,7 +84,7 @@ def test_adding_a_diagonal() -> None:
     [((2, 3), (2, 2)), ((2, 2), (2, 3)), ((2, 2), ()), ((1, 2, 2, 2), (2,)), ((0, 0), (2, 2))],
 )
 def test_factors_that_are_not_square(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match=r"a factor \[m, m\], \[p, m, m\] or, diagonal, \[m\]"):
+    with pytest.raises(ShapeError, match=r"a factor \[m, m\], \[p, m, m\]"):
         Kronecker(torch.ones(left), torch.ones(right))
 
 

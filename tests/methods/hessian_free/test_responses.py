@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import DataError, ShapeError
-from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed, regularisers, responses
+from lapwing.jacobian.products.copies import Copies
+from lapwing.methods.hessian_free import Inner, NewtonCG, PerPoint, PreTrained, Probed
 from lapwing.methods.hessian_free.refit import Refit
-from lapwing.methods.hessian_free.regularisers import Regulariser
+from lapwing.methods.hessian_free.regularisers import OutputSums, Regulariser
+from lapwing.methods.hessian_free.responses import HELD
 from tests.methods.hessian_free.setting import curve, shared
-from tests.posterior_cases import portrait, refused
+from tests.posterior_cases import normal, portrait, refused
 
 
 @pytest.mark.parametrize(("inner", "antithetic"), [(NewtonCG(), True), (NewtonCG(), False)])
@@ -30,22 +34,24 @@ def test_groups_of_fits_find_the_same(inner: Inner, antithetic: bool, monkeypatc
     whole = setting.fit(points, **options)
     assert max(sizes) == 6 * twins
     sizes.clear()
-    monkeypatch.setattr(responses, "BUDGET", 4 * twins * responses.HELD * 8 * len(setting.theta))
-    parts = setting.fit(points, **options)
+    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior, **options)
+    responder = recipe.responder(setting.model, (setting.x, setting.y))
+    responder = replace(responder, budget=4 * twins * HELD * 8 * len(setting.theta))
+    covariances, linearity = recipe.fits.covariances(responder, points)
     assert max(sizes) == 4 * twins
-    found, expected = (each.covariances.covariance.residual for each in (parts, whole))
+    found, expected = (each.covariance.residual for each in (covariances, whole.covariances))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
-    assert parts.linearity.fits == whole.linearity.fits
-    assert parts.linearity.scale == pytest.approx(whole.linearity.scale, rel=1e-4)
+    assert linearity.fits == whole.linearity.fits
+    assert linearity.scale == pytest.approx(whole.linearity.scale, rel=1e-4)
 
 
-def test_points_that_come_in_pieces_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_that_come_in_pieces_add_up() -> None:
     setting = shared("classes")
-    whole = setting.fit(setting.points[:5], fits=Probed(2, 2), step=1e-3)
-    monkeypatch.setattr(regularisers, "PIECE", 2)
-    parts = setting.fit(setting.points[:5], fits=Probed(2, 2), step=1e-3)
-    found, expected = (each.predict(setting.points[:5]).logits.covariance for each in (parts, whole))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-9)
+    recipe = lw.HessianFree(setting.likelihood, prior=setting.prior)
+    model = recipe.responder(setting.model, (setting.x, setting.y)).refit.model
+    whole = OutputSums(normal(2, 5, model.event[-1]), setting.points[:5])
+    pieces = replace(whole, piece=2)
+    torch.testing.assert_close(pieces.gradient(Copies(model)), whole.gradient(Copies(model)))
 
 
 def test_is_quiet_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,8 @@ from lapwing.likelihoods import Likelihood
 from lapwing.methods.marginal import ByEvidence, ByGradient, MarginalLikelihood
 from lapwing.methods.marginal.hyper import LearnedHyperparameters
 from lapwing.priors import Prior
-from lapwing.structures import Auto
+from lapwing.structures import Auto, Structure
+from lapwing.tuning import At
 from tests.methods.marginal.setting import case
 from tests.posterior_cases import normal, refused
 
@@ -110,13 +111,20 @@ def test_in_the_structure_asked_for() -> None:
     )
 
 
-def test_what_is_too_large_to_be_exact_is_left_to_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lapwing.methods.marginal.hyper.AFFORDABLE", 1e-12)
-    monkeypatch.setattr(Auto, "pick", lambda *_: lw.KFAC())
-    marginal, posterior = after(1, ByEvidence(), structure=lw.KFAC())
-    assert marginal.prior.precision == pytest.approx(
-        lw.tune(posterior, lw.EvidenceGradient()).prior.precision, rel=1e-6
-    )
+@pytest.mark.parametrize(("at", "beyond"), [("weights", Auto()), ("mode", lw.KFAC())])
+def test_what_is_too_large_to_be_exact_is_left_to_others(at: At, beyond: Structure) -> None:
+    model, likelihood, x, y = case("gaussian")
+    asked = list[Structure]()
+
+    def fit(recipe: lw.Laplace) -> lw.Posterior:
+        asked.append(recipe.structure)
+        return recipe.fit(model, (x, y))
+
+    posterior = ByEvidence(at=at)._fitted_if_affordable(lw.Laplace(likelihood), fit, max_flops=1e-12)
+    full = lw.Full(view="auto" if at == "weights" else "weights", max_flops=1e-12)
+    assert asked == [full, beyond]
+    expected = lw.Laplace(likelihood, structure=beyond).fit(model, (x, y))
+    assert posterior.log_marginal() == expected.log_marginal()
 
 
 def test_every_so_many_epochs() -> None:

@@ -48,10 +48,10 @@ def test_designs_are_compared_image_by_image_and_go_on(tmp_path: Path, monkeypat
     assert last["more_stderr"] == pytest.approx(abs(more - 3) / 3)
 
 
-def test_seeds_of_the_table_can_be_run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "WORK", {table.EM: lambda scan: {"measured": scan.seed}})
+def test_seeds_of_the_table_can_be_run_apart() -> None:
+    work = {table.EM: lambda scan: {"measured": scan.seed}}
     more = table.STUDY.more({"first": 1}, quick=False)
-    found = list(table.rows(Setting(seeds=3, only=(table.EM,), more=more)))
+    found = list(table.rows(Setting(seeds=3, only=(table.EM,), more=more), work))
     assert [row["measured"] for row in found] == [1, 2] == [row["seed"] for row in found]
 
 

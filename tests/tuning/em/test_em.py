@@ -284,12 +284,12 @@ class TestWarns:
 
     def test_where_few_draws_cannot_tell_a_dimension_from_nothing(self) -> None:
         posterior = TOY.fit(lw.MatrixFree(), lw.Isotropic(1e3))
-        with pytest.warns(ConvergenceWarning, match="by 2 draws.*cannot be told from 0.*larger samples="):
+        with pytest.warns(ConvergenceWarning, match="by 2 draws.*larger samples="):
             lw.tune(posterior, lw.EM(noise=False, estimator="weights", samples=2, seed=1, steps=1))
 
     def test_where_newtons_steps_ran_out(self) -> None:
         mode = Mode(normal(3), 1.0, 0.0, 0.02, 50, 60, "iterations")
-        with pytest.warns(ConvergenceWarning, match="relative gradient of 2.0e-02 after 50 steps.*Try Validation"):
+        with pytest.warns(ConvergenceWarning, match="after 50 steps.*Try Validation"):
             warn_unless_found(mode, lw.solvers.CG())
 
     def test_not_where_rounding_let_them_go_no_further(self, recwarn: pytest.WarningsRecorder) -> None:

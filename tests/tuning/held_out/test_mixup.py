@@ -29,7 +29,7 @@ from lapwing.tuning.held_out.mixup import (
 from lapwing.tuning.held_out.tokens import pairs_of_tokens
 from lapwing.tuning.tune import default, tune
 from tests.checker import unchecked
-from tests.posterior_cases import STRUCTURES, normal, problem, refused, seeded
+from tests.posterior_cases import STRUCTURES, limited, normal, problem, refused, seeded
 from tests.tuning.cases import fit
 
 
@@ -253,10 +253,10 @@ def test_images_are_mixed_with_a_smaller_share_than_tables() -> None:
         assert natural_share(posterior, blend, inputs, inputs.flip(0), y) == pytest.approx(most, abs=0.01)
 
 
-def test_of_many_outputs_no_evidence_is_measured_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_outputs_no_evidence_is_measured_on_the_way() -> None:
     """They have a term for each weight, and took longer than the search."""
-    monkeypatch.setattr("lapwing.jacobian.model.MANY", 2)
     _, posterior = fit("categorical", "kfac", weights=lw.LastLayer())
+    posterior = limited(posterior, joint_outputs=2)
     tuned = lw.tune(posterior, lw.Mixup())
     assert posterior.wide and tuned.trace[-1].validation_nll is not None
     assert all(step.log_marginal is None and step.effective_dimension is None for step in tuned.trace)

@@ -12,7 +12,7 @@ import lapwing as lw
 from lapwing.ground.data.sources import Batch
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.interpolation import weights_at
-from lapwing.tuning.held_out.outputs import Contracted, Solved, held_out_outputs
+from lapwing.tuning.held_out.outputs import LIMITS, Contracted, HeldOut, LookLimits, Solved, held_out_outputs
 from lapwing.tuning.held_out.search import mean_loss
 from tests.posterior_cases import STRUCTURES, problem
 
@@ -63,29 +63,27 @@ def test_examples_are_spread_over_all_batches() -> None:
     assert [len(batch) for batch in evenly(batches, 23)] == [10, 13]
 
 
-def test_few_examples_where_covariances_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_examples_where_covariances_are_large() -> None:
     """Of events by their positions; what does not fit in memory is not kept, and a pass over some factors at a time."""
     case = problem("pixels")
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
     batches = [Batch(case.x, case.y)]
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.POSITIONS", 12)
-    assert sum(len(batch) for batch in held_out_outputs(posterior, batches, (1e-2, 1e2)).batches) == 2
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.POSITIONS", 2048)
-    whole = held_out_outputs(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.VARIANCES", 8 * 3 * posterior.network.size)
-    torch.testing.assert_close(held_out_outputs(posterior, batches, (1e-2, 1e2)).moments(0.1)[0].covariance, whole)
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.BYTES", 1)
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.LEAST", 18)
-    assert sum(len(batch) for batch in held_out_outputs(posterior, batches, (1e-2, 1e2)).batches) == 3
+
+    def looked_at(limits: LookLimits) -> HeldOut[lw.Posterior]:
+        return held_out_outputs(posterior, batches, (1e-2, 1e2), limits=limits)
+
+    assert looked_at(LookLimits(positions=12)).examples == 2
+    assert looked_at(LookLimits(covariances=1, least=18)).examples == 3
+    whole, few = (looked_at(limits) for limits in (LIMITS, LookLimits(variances=8 * 3 * posterior.network.size)))
+    torch.testing.assert_close(few.moments(0.1)[0].covariance, whole.moments(0.1)[0].covariance)
 
 
 @pytest.mark.parametrize("name", ["pixels", "tokens"])
-def test_some_positions_of_many_are_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_positions_of_many_are_looked_at(name: str) -> None:
     """The loss is that of those positions, by the predictions of all."""
-    monkeypatch.setattr("lapwing.tuning.held_out.outputs.PLACES", 2)
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, structure=lw.KFAC()))
-    data = held_out_outputs(posterior, [Batch(case.x, case.y)], (1e-2, 1e2))
+    data = held_out_outputs(posterior, [Batch(case.x, case.y)], (1e-2, 1e2), limits=LookLimits(places=2))
     assert data.places is not None and len(data.places) == 2
     (found,), (looked,) = data.moments(0.0), data.batches
     assert torch.equal(looked.targets, case.y.flatten(1)[:, data.places])

@@ -14,7 +14,7 @@ from lapwing.ground.data.inputs import chunks, tensors
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.layers.linear import OuterProducts
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 
 LOOKED_AT = 8
 """Examples in which the inputs of a network are looked for among those of its last layer."""
@@ -87,8 +87,8 @@ class FeatureRows(TrainingRows):
         return None if fits else f"features of shape {list(features.shape)}"
 
     def _places(self, model: Model) -> list[slice]:
-        """Pieces of the examples whose explicit rows fit ``BUDGET``."""
-        size = model.chunk(self.cotangents.shape[0], BUDGET, model.network.size)
+        """Pieces of the examples whose explicit rows fit ``Limits.training``."""
+        size = model.chunk(self.cotangents.shape[0], model.network.size)
         return [place for place, _ in chunks(self.head.a, size)]
 
 

@@ -34,10 +34,12 @@ class OutputSum:
 
     Args:
         precision: In what products are made.
+        most: Outputs that are kept together.
     """
 
-    def __init__(self, precision: Precision = DOUBLE) -> None:
+    def __init__(self, precision: Precision = DOUBLE, most: int = TOGETHER) -> None:
         self._precision = precision
+        self._most = most
         self.together: Int[Tensor, " k"] | None = None
         self._block: Tensor | None = None
         self._diagonal: Tensor | None = None
@@ -61,10 +63,10 @@ class OutputSum:
         """Choose the outputs that are kept together; the output Hessians of the first chunk are made twice for it."""
         diagonals, beside = zip(*((diagonal.sum(0), beside is not None) for diagonal, beside in entries()), strict=True)
         sums = torch.stack(diagonals).sum(0)
-        if len(sums) <= TOGETHER:
+        if len(sums) <= self._most:
             together = len(sums)
         elif beside[0]:
-            together = TOGETHER
+            together = self._most
         else:
             together = 0
         most = sums.topk(together).indices
@@ -80,7 +82,9 @@ class OutputSum:
         """
         if self._block is None or self._diagonal is None:
             return
-        check_alone(data.shared and len(self._diagonal) > TOGETHER, f"KFAC of over {TOGETHER} outputs", "Diagonal()")
+        check_alone(
+            data.shared and len(self._diagonal) > self._most, f"KFAC of over {self._most} outputs", "Diagonal()"
+        )
         data.added(self._block)
         data.added(self._diagonal)
 

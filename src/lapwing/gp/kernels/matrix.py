@@ -107,6 +107,10 @@ class KernelMatrix(PSDOperator):
         """
         if self._cached is not None:
             return self._cached[index] @ block
+        return self._tiled_rows(index, block)
+
+    def _tiled_rows(self, index: Int[Tensor, " r"], block: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+        """The same without K at hand."""
         found = block.new_zeros(len(index), block.shape[1])
         with torch.no_grad():
             for i, j, tile in self._across(index):
@@ -144,6 +148,10 @@ class KernelMatrix(PSDOperator):
     def _matmat(self, block: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         if self._cached is not None:
             return (block.mT.contiguous() @ self._cached).mT  # few rows in front are faster than few columns behind
+        return self._tiled_product(block)
+
+    def _tiled_product(self, block: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+        """A product without K at hand."""
         total = torch.zeros_like(block)
         with torch.no_grad():
             for i, j in self.tiles(side_of(self.inputs)):

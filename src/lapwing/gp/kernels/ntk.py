@@ -19,7 +19,6 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ShapeError
 from lapwing.ground.precision import wide_like
 from lapwing.jacobian.layers.base import jacobian_rows
-from lapwing.jacobian.model import BUDGET
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import like_of
 from lapwing.jacobian.network.output import Output
@@ -133,5 +132,5 @@ class NTK(Kernel):
         """Gradients of the output in the weights, a chunk of inputs at a time."""
         kernel = self._kernel(x)
         network = kernel.model.network
-        parts = chunks(x.detach().to(network.like), max(1, min(kernel.model.chunk(1, BUDGET), len(x))))
+        parts = chunks(x.detach().to(network.like), max(1, min(kernel.model.chunk(1), len(x))))
         return [jacobian_rows(network, kernel.rows(part)).flatten(0, 1).detach() for _, part in parts]

@@ -383,12 +383,15 @@ def at_positions(uses: list[Tensor], axis: int) -> Tensor:
     return uses[0] if len(uses) == 1 else torch.cat(uses, axis)
 
 
-def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"]) -> Float[Tensor, "m n k k"]:
+def contracted(
+    rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"], numbers: int = NUMBERS
+) -> Float[Tensor, "m n k k"]:
     """``R diag(v) Rᵀ`` of each block of rows R.
 
     Args:
         rows: R.
         variances: v, the same for all blocks or for each its own.
+        numbers: Products of rows made at a time.
 
     Example:
         >>> contracted(torch.ones(1, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).tolist()
@@ -397,8 +400,8 @@ def contracted(rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"])
     n, k, d = rows.shape
     one, other = torch.triu_indices(k, k, device=rows.device)
     found = rows.new_zeros(n, len(one), variances.shape[-2])
-    each = max(1, NUMBERS // (WIDTH * max(1, len(one))))
-    width = max(WIDTH, NUMBERS // (max(1, len(one)) * max(1, min(n, each))))
+    each = max(1, numbers // (WIDTH * max(1, len(one))))
+    width = max(WIDTH, numbers // (max(1, len(one)) * max(1, min(n, each))))
     for first in range(0, n, each):
         some = slice(first, first + each)
         own = variances if variances.ndim == 2 else variances[some]
@@ -417,6 +420,7 @@ def row_products(
     right: Factor,
     variance: Float[Tensor, " d"],
     rotate: Callable[[Factor], Factor] | None = None,
+    max_bytes: int = ROWS,
 ) -> Float[Tensor, "m m2"]:
     """``J_left diag(variance) J_rightᵀ`` of one layer, from the explicit rows of a few examples at a time.
 
@@ -425,10 +429,11 @@ def row_products(
         right: That on others, or the same one.
         variance: Of each weight, in the basis that ``rotate`` leads to.
         rotate: To a basis in which the covariance of the weights is diagonal; ``None`` where it is.
+        max_bytes: Bytes the rows of some examples may take beside those of others.
     """
     (n, k) = left.g.shape[:2]
     m = len(right.g)
-    size = max(1, ROWS // (k * len(variance) * left.g.itemsize))
+    size = max(1, max_bytes // (k * len(variance) * left.g.itemsize))
     root = variance.sqrt()
 
     def rows(factor: Factor, start: int) -> Float[Tensor, "m d"]:

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, count
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.limits import Limits
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.autodiff_jacobian import Columnwise
 from lapwing.jacobian.products.explicit_jacobian import explicit_chunk
 from lapwing.likelihoods.base import COLUMNS
@@ -29,7 +30,7 @@ class BatchJacobian:
         keep: Whether rows, once made, are kept for further products.
     """
 
-    def __init__(self, model: Model, inputs: Inputs, budget: int = BUDGET, *, keep: bool = False) -> None:
+    def __init__(self, model: Model, inputs: Inputs, budget: int = Limits.training, *, keep: bool = False) -> None:
         self.model = model
         self.inputs = inputs
         self.budget = budget
@@ -70,7 +71,7 @@ class BatchJacobian:
         return self.kept
 
     def _made(self) -> Iterator[Chunk]:
-        size = self.model.chunk(self.model.width, self.budget, self.model.network.layout.size)
+        size = self.model.chunk(self.model.width, self.model.network.layout.size, budget=self.budget)
         for _, part in chunks(self.inputs, size):
             yield explicit_chunk(self.model, part)[0]
 

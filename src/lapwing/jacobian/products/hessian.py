@@ -13,7 +13,8 @@ from torch.func import grad, jvp, vjp
 
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.layout import Params, summed
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.limits import Limits
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.products.autodiff_jacobian import Reverse, derivative, forward_mode
 from lapwing.jacobian.products.cache import Cache
@@ -33,7 +34,9 @@ Product: TypeAlias = Callable[[Float[Tensor, "d k"]], Float[Tensor, "d k"]]
 """From a block of columns to a chunk's part of the product."""
 
 
-def hessian_product(model: Model, strategy: Strategy | None = None, *, budget: int = BUDGET) -> FunctionOperator:
+def hessian_product(
+    model: Model, strategy: Strategy | None = None, *, budget: int = Limits.training
+) -> FunctionOperator:
     """The exact Hessian of the negative log likelihood, touched through products alone (Pearlmutter 1994).
 
     It is symmetric, and indefinite away from a minimum: not a precision by itself. Of more than ``SMALL`` weights it is

@@ -17,7 +17,7 @@ from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.layout import Layout
 from lapwing.ground.shared import fields_of
 from lapwing.jacobian.layers.base import jacobian_rows, square_sums
-from lapwing.jacobian.model import BUDGET, Model
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.autodiff_jacobian import autodiff_chunk
 from lapwing.jacobian.products.batch_jacobian import BatchJacobian
 from lapwing.jacobian.products.cache import MEMORY, WORKING, Cache
@@ -156,12 +156,13 @@ class Linearisation:
     def chunk_size(self, strategy: Strategy) -> int:
         """Examples to a chunk, at most."""
         working = self.memory // WORKING
+        budget = min(self.model.limits.training, working)
         if strategy == "explicit":
             numbers_a_cotangent = math.ceil(self.cost.layers.held / self.cost.cotangents)
-            return self.model.chunk(self.cost.cotangents, min(BUDGET, working), numbers_a_cotangent)
+            return self.model.chunk(self.cost.cotangents, numbers_a_cotangent, budget=budget)
         if strategy == "traced":
             return self.cost.chunk(self._itemsize, working)
-        return self.cost.chunk(self._itemsize, min(BUDGET, working))
+        return self.cost.chunk(self._itemsize, budget)
 
     @cached_property
     def cache(self) -> Cache[Chunk]:
@@ -193,4 +194,4 @@ class Linearisation:
     def _examples_by_factors(self, extra: int = 0) -> int:
         """Examples whose roots, and rows under them with ``extra`` numbers a cotangent, fit the budget."""
         c = self.event[-1]
-        return self.model.chunk(min(c, COLUMNS), BUDGET, extra, 3 * self.model.width * c)
+        return self.model.chunk(min(c, COLUMNS), extra, 3 * self.model.width * c)

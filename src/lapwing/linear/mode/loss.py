@@ -113,6 +113,7 @@ class Loss:
         scale: s.
         affine: Whether h has the model's own outputs as an offset.
         curvature_cache: Approximations of G, shared by all problems.
+        spare: Bytes that the outputs of all data may take, to be kept.
     """
 
     model: LinearModel
@@ -120,10 +121,11 @@ class Loss:
     scale: float = 1.0
     affine: bool = True
     curvature_cache: dict[object, CachedCurvature] = field(default_factory=dict, repr=False)
+    spare: int = SPARE
 
     def at_weights(self, weights: Float[Tensor, " d"]) -> LossAt:
         """A pass over the data."""
-        return LossAt.of(weights, GGNProduct(self.model, weights, self.affine))
+        return LossAt.of(weights, GGNProduct(self.model, weights, self.affine, spare=self.spare))
 
     def problem(self, point: LossAt) -> Problem:
         """Its second derivative: Newton's matrix Λ."""
@@ -147,7 +149,7 @@ class Loss:
         """Its part that the data have, along a step."""
         line = Line(self, point, step)
         rays = list[Ray]()
-        room = SPARE
+        room = self.spare
         for ray in line.rays:
             room -= 2 * ray.outputs.nbytes
             if room < 0:
@@ -212,7 +214,7 @@ class Line:
         """The loss there, its outputs at hand."""
         weights = self.point.weights + length * self.step
         outputs = {ray.inputs: ray.outputs_at(length) for ray in self.known_rays or ()}
-        return LossAt.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, outputs))
+        return LossAt.of(weights, GGNProduct(self.loss.model, weights, self.loss.affine, outputs, self.loss.spare))
 
 
 def dot(a: Float[Tensor, " d"], b: Float[Tensor, " d"]) -> float:

@@ -76,16 +76,18 @@ class OutputSums(Regulariser):
 
     Args:
         points: The points x̂.
+        piece: Points evaluated together.
     """
 
     points: Inputs
+    piece: int = PIECE
 
     def pull(self, copies: Copies, weights: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
         """``Jᵀ ω``; each process has some of the points."""
         gradient = super().pull(copies, weights)
         data = copies.model.data
         first, each = turn(data.shared)
-        pieces = chunks(self.points, min(PIECE, -(-count(self.points) // each)))
+        pieces = chunks(self.points, min(self.piece, -(-count(self.points) // each)))
         for place, inputs in islice(pieces, first, None, each):
             gradient += wide(copies.pull(weights, inputs, self.omega[:, place].to(weights)))
         return data.added(gradient)

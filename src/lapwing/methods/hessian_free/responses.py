@@ -122,6 +122,7 @@ class Responder:
         step: How far a fit moves the weights by the rule, in posterior standard deviations; ``None`` for the solver's.
         antithetic: Whether each fit has a twin at −λ.
         seed: Of random functionals.
+        budget: Bytes the vectors of all fits that are made together may take.
     """
 
     refit: Refit
@@ -130,6 +131,7 @@ class Responder:
     step: float | None
     antithetic: bool
     seed: int
+    budget: int = BUDGET
 
     def respond(self, regulariser: Regulariser, read: Callable[[Responses], Tensor]) -> tuple[Responses, Linearity]:
         """Fit the network again for every functional.
@@ -195,9 +197,9 @@ class Responder:
         return Refitted(torch.cat(changes, 1), torch.cat(residuals, 1))
 
     def _groups(self, scales: Float[Tensor, " s"]) -> tuple[Tensor, ...]:
-        """Numbers of the functionals whose fits ``BUDGET`` has room for at a time."""
+        """Numbers of the functionals whose fits ``budget`` has room for at a time."""
         each = (1 + self.antithetic) * HELD * 8 * self.refit.network.size
-        return torch.arange(len(scales), device=scales.device).split(max(1, BUDGET // each))
+        return torch.arange(len(scales), device=scales.device).split(max(1, self.budget // each))
 
     def _scaled(
         self, regulariser: Regulariser, reward: Float[Tensor, "s d"]

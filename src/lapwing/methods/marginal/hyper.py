@@ -232,10 +232,12 @@ class ByEvidence(Updates):
         tuned = method.tune(posterior, False) if one_factor else tune(posterior, method)
         hyper.move_to(tuned.prior, tuned.likelihood)
 
-    def _fitted_if_affordable(self, recipe: Laplace, fit: Callable[[Laplace], Posterior]) -> Posterior:
+    def _fitted_if_affordable(
+        self, recipe: Laplace, fit: Callable[[Laplace], Posterior], max_flops: float = AFFORDABLE
+    ) -> Posterior:
         """The posterior in full where ``Auto`` would afford that, else in a structure it affords."""
         at_mode = self.at == "mode"
-        full = Full(view="weights" if at_mode else "auto", max_flops=AFFORDABLE)
+        full = Full(view="weights" if at_mode else "auto", max_flops=max_flops)
         try:
             return fit(replace(recipe, structure=full))
         except TooLargeError:

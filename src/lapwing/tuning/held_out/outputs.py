@@ -41,18 +41,6 @@ THIRD = 3
 STRIDE = 1.0
 """Decades between the factors tried where every one of them is a solve."""
 
-POSITIONS = 2048
-"""Held-out positions that are looked at, spread evenly over the data: more would hardly move the choice."""
-
-BYTES = 2**29
-"""Bytes the covariances of all factors may take together (512 MiB)."""
-
-VARIANCES = 3 * 2**28
-"""Bytes the variances of the weights under all precisions may take together (768 MiB), or the pass is repeated."""
-
-PLACES = 16
-"""Positions of an example that are looked at, the same of all examples: more examples say more than more pixels."""
-
 FIRST = 8
 """Examples that tell how long all take."""
 
@@ -65,12 +53,34 @@ LONG = 10.0
 TOGETHER = 10.0
 """Seconds that a piece takes."""
 
-LEAST = 16
-"""Positions that are looked at, however many outputs there are."""
-
 
 Known: TypeAlias = tuple[Moments | WideMoments, Tensor]
 """The moments of a batch under the first of some priors, and what spreads them under each, ``[m, n, ...]``."""
+
+
+@final
+@dataclass(frozen=True)
+class LookLimits:
+    """How much of the held-out data is looked at, and in how much memory.
+
+    Args:
+        positions: Held-out positions, spread evenly over the data: more would hardly move the choice.
+        least: Positions, however many outputs there are.
+        places: Positions of an example, the same of all: more examples say more than more pixels.
+        covariances: Bytes the covariances of all factors may take together (512 MiB).
+        variances: Bytes the variances of the weights under all precisions may take together (768 MiB), or the pass is
+            repeated.
+    """
+
+    positions: int = 2048
+    least: int = 16
+    places: int = 16
+    covariances: int = 2**29
+    variances: int = 3 * 2**28
+
+
+LIMITS = LookLimits()
+"""The usual ones."""
 
 
 @dataclass(eq=False)
@@ -83,6 +93,7 @@ class HeldOut(abc.ABC, Generic[P]):
         log_factors: Logarithms of factors, from strong priors, which are easy to solve for, to weak ones.
         places: Event positions that are looked at, which targets and outputs have on one axis; ``None`` for all.
         budget: Seconds to spend on them.
+        limits: In how much memory.
     """
 
     posterior: P
@@ -90,6 +101,7 @@ class HeldOut(abc.ABC, Generic[P]):
     log_factors: list[float]
     places: Int[Tensor, " p"] | None = None
     budget: Budget = field(default_factory=Budget)
+    limits: LookLimits = LIMITS
 
     refinements: ClassVar[int]
     """Most factors that a search tries between those of its grid."""
@@ -281,7 +293,7 @@ class Contracted(HeldOut[P]):
         posterior = self.posterior
         if posterior.wide and not isinstance(posterior.precision_operator, Diagonal):
             return len(self.log_factors)
-        return max(1, VARIANCES // (8 * max(1, posterior.numbers_by_choice)))
+        return max(1, self.limits.variances // (8 * max(1, posterior.numbers_by_choice)))
 
     def _each(self, inputs: Inputs, posteriors: Sequence[P]) -> Sequence[Moments | WideMoments]:
         """Outputs under each of some factors, at the positions that are looked at."""
@@ -343,9 +355,13 @@ def at_a_time(each: float) -> int:
 
 
 def held_out_outputs(
-    posterior: P, batches: Sequence[Batch], bounds: tuple[float, float], budget: Budget | None = None
+    posterior: P,
+    batches: Sequence[Batch],
+    bounds: tuple[float, float],
+    budget: Budget | None = None,
+    limits: LookLimits = LIMITS,
 ) -> HeldOut[P]:
-    """Held-out outputs of a posterior at ``POSITIONS`` positions, or so many that covariances fit ``BYTES``.
+    """Held-out outputs of a posterior at as many positions as the limits let it look at.
 
     Of examples with many labels each, some positions of more examples are looked at where the others then cost nothing.
 
@@ -354,24 +370,25 @@ def held_out_outputs(
         batches: The data.
         bounds: Least and largest factor of the prior precisions.
         budget: Seconds to spend; ``None`` for no end.
+        limits: How much is looked at, and in how much memory.
     """
     kind = Contracted if posterior.exact else Solved
     log_factors = grid_of(bounds, SPACING, THIRD) if posterior.exact else grid_of(bounds, STRIDE, 1)
     kept_at_once = len(log_factors) if posterior.exact else 1
     each = kept_at_once * posterior.moment_numbers * posterior.network.like.itemsize
-    room = min(POSITIONS, max(LEAST, BYTES // each))
+    room = min(limits.positions, max(limits.least, limits.covariances // each))
     budget = budget or Budget()
     positions = posterior.model.width // posterior.model.event[-1]  # of which an example may have several
     labelled = isinstance(posterior.likelihood, Categorical)
-    if positions <= PLACES or not labelled or not posterior.separate_places:
+    if positions <= limits.places or not labelled or not posterior.separate_places:
         whole = tuple(evenly(batches, max(1, room // positions)))
-        return kind(posterior, whole, log_factors, budget=budget)
-    places = torch.randperm(positions, generator=torch.Generator().manual_seed(0))[:PLACES].sort().values
+        return kind(posterior, whole, log_factors, budget=budget, limits=limits)
+    places = torch.randperm(positions, generator=torch.Generator().manual_seed(0))[: limits.places].sort().values
     some = list[Batch]()
-    for batch in evenly(batches, max(1, room // PLACES)):
+    for batch in evenly(batches, max(1, room // limits.places)):
         targets = batch.targets.flatten(1)[:, places.to(batch.targets.device)]
         some.append(Batch(batch.inputs, targets))
-    return kind(posterior, tuple(some), log_factors, places.to(posterior.network.like.device), budget)
+    return kind(posterior, tuple(some), log_factors, places.to(posterior.network.like.device), budget, limits)
 
 
 def grid_of(bounds: tuple[float, float], spacing: float, multiple: int) -> list[float]:
