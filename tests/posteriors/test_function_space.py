@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import lapwing as lw
 from lapwing.ground import probes
@@ -135,3 +136,16 @@ class TestLastLayer:
         assert "features of the training inputs kept" in repr(posterior)
         everything = case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="functions")))
         assert ", training inputs kept" in repr(everything)
+
+
+def test_variances_far_below_the_priors_keep_their_digits_in_float32() -> None:
+    """What is left of the prior's variance is a difference in float64: float32 has nothing of it, 2e-5 of 600."""
+    x = torch.linspace(-2, 2, 60)[:, None]
+    y = torch.sin(3 * x)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 1))
+    recipe = lw.Laplace(lw.Gaussian(1e4), structure=lw.Full(view="functions"), prior=lw.Isotropic(0.01))
+    found = recipe.fit(model, (x, y)).outputs(x + 0.01).variance
+    exact = recipe.fit(model.double(), (x.double(), y.double())).outputs((x + 0.01).double()).variance
+    assert float(exact.max()) < 1e-4
+    torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=0.0)

@@ -220,3 +220,24 @@ def test_many_outputs_have_draws_where_all_of_them_would_take_too_much(generator
     variance = recipe.fit(model, (x, y)).outputs(x[:20]).variance
     total = KroneckerSum(few.model.network)
     torch.testing.assert_close(few.summed(total).outputs(x[:20]).variance, variance, rtol=0.1, atol=0.0)
+
+
+def test_matrices_of_many_outputs_are_inverted_from_enough_draws(generator: torch.Generator) -> None:
+    """The inverse of a sum of m draws in c dimensions is m / (m - c) times too large."""
+    x = torch.randn(50, 5, generator=generator)
+    y = torch.randn(50, 200, generator=generator)
+    model = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 200))
+    recipe = lw.Laplace(lw.Gaussian(), structure=lw.KFAC(), prior=lw.Isotropic(0.01))
+    task = recipe.task(model, Data((x, y), like=x))
+    most = multiplied(task.model, 64)
+    assert task.affordable(most=most / 2).curvature == SampledGGN(16)
+    assert task.affordable(most=most, inverted=True).curvature == SampledGGN(64)
+    assert task.affordable(most=multiplied(task.model, 40), inverted=True).curvature == SampledGGN(40)
+    with pytest.warns(lw.DataWarning, match=r"800 draws for a Kronecker factor of 200 outputs: .* 1.3 times too large"):
+        few = task.affordable(most=most / 2, inverted=True)
+    exact = task.summed(KroneckerSum(task.model.network)).outputs(x[:9]).variance
+    by_few = few.summed(KroneckerSum(task.model.network)).outputs(x[:9]).variance
+    enough = task.affordable(most=multiplied(task.model, 40), inverted=True)
+    by_enough = enough.summed(KroneckerSum(task.model.network)).outputs(x[:9]).variance
+    assert 1.2 < float((by_few / exact).mean()) < 1.35
+    assert 1.02 < float((by_enough / exact).mean()) < 1.12

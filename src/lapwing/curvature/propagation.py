@@ -58,13 +58,15 @@ class Propagation:
     large: int = LARGE
 
     def moments(
-        self, inputs: Inputs, places: Int[Tensor, " p"] | None = None
+        self, inputs: Inputs, places: Int[Tensor, " p"] | None = None, *, rounded: bool = True
     ) -> tuple[Float[Tensor, "n *event c"], list[Float[Tensor, "n *event c c"]]]:
         """Mean, and for each precision the covariance, of the outputs of each example and event position.
 
         Args:
             inputs: n examples.
             places: Event positions, counted over all axes, which become one; ``None`` for all of them as they are.
+            rounded: Whether covariances are of the dtype of the outputs; else of that in which they were computed, for
+                something as large to be subtracted.
 
         Cost:
             One forward pass and c backward passes through the activations, times the positions of an event; the
@@ -82,7 +84,7 @@ class Propagation:
                     bar.update(f[..., 0].numel())
                 else:
                     blocks = self._of_outputs(part, places, room, bar)
-                covariances = [block.to(f).view(*f.shape, f.shape[-1]) for block in blocks]
+                covariances = [(block.to(f) if rounded else block).view(*f.shape, f.shape[-1]) for block in blocks]
                 found.append([f, *covariances])
         mean, *covariances = (torch.cat(column) for column in zip(*found, strict=True))
         return mean, covariances

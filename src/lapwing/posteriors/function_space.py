@@ -248,7 +248,7 @@ class FunctionPosterior(ExactPosterior):
 
         With ``Sᵀ K S = Q diag(γ) Qᵀ``: ``κ K** - K*x S Q diag(s κ² / (1 + s κ γ)) Qᵀ Sᵀ Kx*``.
         """
-        mean, (prior,) = self._prior_propagation.moments(inputs)
+        mean, (prior,) = self._prior_propagation.moments(inputs, rounded=False)
         kappa, s = torch.tensor(scales, **wide_like(prior)).unbind(1)
         gain = (s * kappa.square())[:, None] / (1 + (s * kappa)[:, None] * self._eigenvalues)
         rows = self.grams.shape[-1]

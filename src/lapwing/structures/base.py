@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, final
@@ -15,7 +16,7 @@ from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.data.inputs import count
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import DataWarning, UnsupportedError, warn
 from lapwing.ground.progress import clock
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.strategy import multiplications
@@ -40,6 +41,9 @@ FEW_DRAWS = 16
 
 MANY = 1.2e12
 """Multiplications that backward passes for the outputs of all data may take where nobody asked for them by name."""
+
+SAMPLES = 10
+"""Draws over all data for each row of a matrix that is inverted: fewer make its inverse a ninth too large, and more."""
 
 BACKWARD = 3
 """Forward passes that a backward pass takes, with the second moments of its gradients."""
@@ -101,7 +105,9 @@ class FitTask:
             return posterior.with_link("probit")
         return posterior
 
-    def affordable(self, most: float = MANY, *, exact: int = EXACT, cheap: int = CHEAP, draws: int = DRAWS) -> FitTask:
+    def affordable(
+        self, most: float = MANY, *, inverted: bool = False, exact: int = EXACT, cheap: int = CHEAP, draws: int = DRAWS
+    ) -> FitTask:
         """The task, its curvature by draws of N(0, B) where that of every output would take too much; says so.
 
         Which is where an example has more than ``exact`` outputs, or more than ``cheap`` whose backward passes over the
@@ -109,9 +115,14 @@ class FitTask:
 
         Args:
             most: Multiplications that backward passes may take.
+            inverted: Whether matrices of all outputs are inverted, as the factors of ``KFAC`` are: of few data there
+                are then ``SAMPLES`` draws an output over all data, where they may be; and else a warning.
             exact: Most outputs of an example, over its positions, for which each has a backward pass of its own.
             cheap: Outputs for which each always has one.
             draws: Those of an example, where they take no more than backward passes may; else ``FEW_DRAWS``.
+
+        Warns:
+            DataWarning: If variances are too large, since so few draws are inverted.
 
         Cost:
             A forward pass of one example where there are more than ``cheap`` outputs, to count what it takes.
@@ -126,6 +137,10 @@ class FitTask:
             return self
         if not shared and multiplied(model, draws) > most:
             draws = FEW_DRAWS
+        if inverted and not shared:
+            draws = self._enough(draws, most)
+            if draws >= outputs:
+                return self
         words = (
             "%d outputs an example: the curvature from %d draws of N(0, B), in place of a backward pass for each; "
             "relative standard error of its diagonal %.2g / √(examples). curvature=GGN(exact=True) has them all"
@@ -133,6 +148,25 @@ class FitTask:
         logger.info(words, outputs, draws, (2 / draws) ** 0.5)
         generator = self.generator or seeded_by_data(model)
         return replace(self, curvature=SampledGGN(draws), generator=generator)
+
+    def _enough(self, draws: int, most: float) -> int:
+        """So many draws, or as many more as few data need for a matrix of all outputs at a position."""
+        model = self.model
+        rows = model.event[-1]
+        samples = model.data.about(count(model.data.first())) * model.width // rows  # with one draw an example
+        enough = min(math.ceil(SAMPLES * rows / samples), model.width)
+        if enough <= draws:
+            return draws
+        if multiplied(model, enough) <= most:
+            return enough
+        factor = samples * draws / max(1, samples * draws - rows)
+        size = f"up to about {factor:.2g} times" if samples * draws > rows else "far"
+        warn(
+            f"{samples * draws:,} draws for a Kronecker factor of {rows:,} outputs: where the data outweigh the prior "
+            f"variances are {size} too large. Try more data, weights=LastLayer(), or curvature=GGN(exact=True)",
+            DataWarning,
+        )
+        return draws
 
     def with_prior_scale(self) -> FitTask:
         """The task with a prior that knows its scale: diag(M), exact from layer factors or from noise.

@@ -72,7 +72,7 @@ class KFAC(CurvatureRecipe, Structure):
         blocks = layers if self.bias == "joint" else each_alone
         _check_one_precision(task, blocks)
         total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
-        posterior = task.affordable().summed(total)
+        posterior = task.affordable(inverted=True).summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior

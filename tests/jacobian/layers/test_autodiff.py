@@ -135,6 +135,23 @@ def test_posteriors_of_a_network_with_prelu_are_those_of_its_jacobian(
         torch.testing.assert_close(variance, (jacobian[:n] @ covariance @ jacobian[:n].mT).diagonal(dim1=1, dim2=2))
 
 
+def test_a_parameter_without_axes_has_rows() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.scale = nn.Parameter(torch.tensor(0.7))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * self.layer(x).tanh()
+
+    model = Scaled().double()
+    x, y = normal(5, 3), normal(5, 2)
+    jacobian = naive.jacobian(model, x)[1]
+    posterior = lw.Laplace(lw.Gaussian(), structure=lw.Diagonal()).fit(model, (x, y))
+    torch.testing.assert_close(posterior.precision_operator.diagonal(), jacobian.square().sum((0, 1)) + 1.0)
+
+
 def test_errors_of_the_network_itself_are_not_hidden() -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lapwing.jacobian.layers.base import NUMBERS
-from lapwing.jacobian.layers.linear import Linear, pairs_cost, rows_cost, turned
+from lapwing.jacobian.layers.linear import Linear, cancelled, pairs_cost, rows_cost, turned
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
 
 
@@ -25,8 +27,27 @@ def test_pairs_of_positions_have_the_covariance_of_rows(generator: torch.Generat
     rows = factor.rows()
     expected = torch.einsum("nkd,md,nld->mnkl", rows, variances, rows)
     scale = torch.stack([factor.matrix(variance) for variance in variances])
-    torch.testing.assert_close(factor.from_pairs(scale), expected, rtol=1e-12, atol=1e-12)
+    by_pairs, separate = factor.from_pairs(scale)
+    torch.testing.assert_close(by_pairs, expected, rtol=1e-12, atol=1e-12)
+    each = [replace(factor, g=factor.g[..., s : s + 1], a=factor.a[..., s : s + 1]) for s in range(t)]
+    alone = torch.stack([one.covariances(variances) for one in each]).sum(0)
+    torch.testing.assert_close(separate, alone.diagonal(dim1=-2, dim2=-1), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(factor.covariances(variances), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_positions_that_all_but_cancel_keep_their_digits(generator: torch.Generator, m: int) -> None:
+    """Of two inputs of which the outputs are subtracted, the second example is nearly the same twice."""
+    g = torch.randn(3, 5, 1, 30, 1, generator=generator) * torch.tensor([1.0, -1.0])
+    a = torch.randn(3, 1, 30, 2, generator=generator)
+    a[1, ..., 1] = a[1, ..., 0] + 1e-3 * a[1, ..., 1]
+    factor = Linear("w", None, g, a)
+    variances = torch.rand(m, 900, generator=generator) + 0.1
+    exact = factor.widened().covariances(variances.double())
+    by_pairs, separate = factor.from_pairs(factor.weight_arrays(variances))
+    assert cancelled(by_pairs, separate).tolist() == [False, True, False]
+    assert float((by_pairs - exact)[:, 1].norm() / exact[:, 1].norm()) > 1e-3
+    torch.testing.assert_close(factor.covariances(variances).double(), exact, rtol=2e-4, atol=2e-8)
 
 
 @pytest.mark.parametrize(("n", "t"), [(140, 4), (12, 40)], ids=["pairs", "rows"])

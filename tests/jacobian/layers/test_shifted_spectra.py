@@ -84,12 +84,29 @@ def all_variances(several: ShiftedSpectra) -> Tensor:
 def test_products_of_positions_are_those_of_the_weights(bytes_at_once: int) -> None:
     several = spectra(40, 50)
     factor = Linear("w", None, normal(3, 2, 1, 40, 4), normal(3, 1, 50, 4))
-    found = several.covariances(factor.g[:, :, 0], factor.a[:, 0], bytes_at_once)
+    found, separate = several.covariances(factor.g[:, :, 0], factor.a[:, 0], bytes_at_once)
     exact = factor.covariances(all_variances(several))
     error = (exact - found).diagonal(dim1=-2, dim2=-1) / exact.diagonal(dim1=-2, dim2=-1)
     assert float(error.min()) > -1e-3 and float(error.max()) < SPACING**2 / 8
     assert float((exact - found).norm() / exact.norm()) < SPACING**2 / 16
     torch.testing.assert_close(found, found.mT)
+    each = [replace(factor, g=factor.g[..., s : s + 1], a=factor.a[..., s : s + 1]) for s in range(4)]
+    alone = torch.stack([one.covariances(all_variances(several)) for one in each]).sum(0).diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(separate, alone, rtol=SPACING**2 / 8, atol=0)
+
+
+def test_positions_that_all_but_cancel_keep_their_digits() -> None:
+    """Of two inputs of which the outputs are subtracted, the second example is nearly the same twice."""
+    several = replace(spectra(80, 90), like=torch.zeros(()))
+    g = normal(3, 2, 1, 80, 1).float() * torch.tensor([1.0, -1.0])
+    a = normal(3, 1, 90, 2).float()
+    a[1, ..., 1] = a[1, ..., 0] + 1e-3 * a[1, ..., 1]
+    factor = Linear("w", None, g, a)
+    assert several.cost(2, 2) < several.cost_by_weights(2, 2)
+    exact = factor.widened().covariances(all_variances(several).double()).diagonal(dim1=-2, dim2=-1)
+    found = factor.covariances_under(several).diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(found[:, 1].double(), exact[:, 1], rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.double(), exact, rtol=SPACING**2 / 8, atol=0)
 
 
 def test_what_takes_fewer_multiplications_is_done() -> None:

@@ -95,7 +95,8 @@ def vectorised_rows(
         single = over_tensors(lambda value: next(parts).unsqueeze(0) if has_examples(value) else value, inputs)
         pull = vjp(lambda values: network(single, {**network.params, **values})[0], params)[1]
         if way == "at once":
-            return {name: block.flatten(1) for name, block in vmap(lambda u: pull(u)[0])(directions).items()}
+            moved = vmap(lambda u: pull(u)[0])(directions)
+            return {name: block.reshape(len(block), -1) for name, block in moved.items()}
         pulled = [pull(u)[0] for u in directions]
         return {name: torch.stack([moved[name].flatten() for moved in pulled]) for name in params}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar, final
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
@@ -106,7 +106,7 @@ class Factor(abc.ABC):
         """The same factor as its products are made."""
         return self._changed(lambda value: precision.operand(value) if value.is_floating_point() else value)
 
-    def taken(self: T, place: slice) -> T:
+    def taken(self: T, place: slice | Bool[Tensor, " n"]) -> T:
         """The factor of some of its examples."""
         return self._changed(lambda value: value[place])
 

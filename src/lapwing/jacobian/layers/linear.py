@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, final
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lapwing.ground.precision import DOUBLE, Precision
@@ -36,6 +36,9 @@ from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound="OuterProducts")
+
+DIGITS = 1e5
+"""Roundings that a variance by pairs of positions has, at least; a smaller one is made from rows, which lose half."""
 
 MANY_POSITIONS = 16
 """Positions from which a matrix product of one example alone is as fast as that of many."""
@@ -221,43 +224,60 @@ class OuterProducts(LayerKind):
     def covariances(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
         """See ``Factor``; of several positions by their pairs or by rows, whichever takes fewer multiplications."""
         if self.positions > 1:
-            return self._by_pieces(variances)
+            return self._of_positions(variances)
         if len(variances) == 1:
             return self.covariance(variances[0])[None]
         scale = torch.stack([self.matrix(variance) for variance in variances])
         spread = torch.einsum("npi,mpoi->nmpo", self.columns.squeeze(-1).square(), scale)
         return contracted(self.g.squeeze(-1).flatten(2), spread.flatten(2))
 
-    def _by_pieces(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
-        """A few examples at a time, so that what is made of them stays in a processor's cache."""
-        n, k, p, o, t = self.g.shape
+    def _of_positions(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m n k k"]:
+        """By pairs of positions or by rows, a few examples at a time, so that what is made stays in a cache."""
+        _, k, p, o, t = self.g.shape
         scale = self.weight_arrays(variances)
         m, _, _, i = scale.shape
+        if pairs_cost(m, k, o, i, t) >= rows_cost(m, k, o, i, t):
+            return self._from_rows(scale)
         pairs = t * (t + 1) // 2
-        by_pairs = pairs_cost(m, k, o, i, t) < rows_cost(m, k, o, i, t)
-        each = p * pairs * (i + m * o) if by_pairs else k * p * o * i
-        size = max(1, NUMBERS // each)
         found: list[Tensor] = []
-        for start in range(0, n, size):
-            piece = self.taken(slice(start, start + size))
-            if by_pairs:
-                found.append(piece.from_pairs(scale))
-            elif m == 1:
+        for piece in self._pieces(p * pairs * (i + m * o)):
+            covariance, separate = piece.from_pairs(scale)
+            lost = cancelled(covariance, separate)
+            if lost.any():
+                covariance[:, lost] = piece.taken(lost)._from_rows(scale)
+            found.append(covariance)
+        return torch.cat(found, dim=1)
+
+    def _from_rows(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
+        """From explicit rows, which are never those of many examples."""
+        _, k, p, o, _ = self.g.shape
+        found: list[Tensor] = []
+        for piece in self._pieces(k * p * o * scale.shape[-1]):
+            if len(scale) == 1:
                 root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
                 found.append((root @ root.mT)[None])
             else:
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
         return torch.cat(found, dim=1)
 
+    def _pieces(self: T, numbers: int) -> Iterator[T]:
+        """A few examples at a time, of each of which so many numbers are made."""
+        size = max(1, NUMBERS // numbers)
+        for start in range(0, len(self.g), size):
+            yield self.taken(slice(start, start + size))
+
     def weight_arrays(self, variances: Float[Tensor, "m d"]) -> Float[Tensor, "m p o i"]:
         """Variances as the matrices of the weights; see ``matrix``."""
         return torch.stack([self.matrix(variance) for variance in variances])
 
-    def from_pairs(self, scale: Float[Tensor, "m p o i"]) -> Float[Tensor, "m n k k"]:
+    def from_pairs(self, scale: Float[Tensor, "m p o i"]) -> tuple[Float[Tensor, "m n k k"], Float[Tensor, "m n k"]]:
         """``J diag(v) Jᵀ`` without rows: ``sum_ts g_t ⊙ H_ts ⊙ g_s`` over outputs, ``H_ts = sum_i v_i a_ti a_si``.
 
         Args:
             scale: v, as the matrices of the weights.
+
+        Returns:
+            The covariances, and the variances if no position had to do with another, see ``cancelled``.
         """
         n, _, p, o, t = self.g.shape
         m = len(scale)
@@ -267,10 +287,12 @@ class OuterProducts(LayerKind):
         a = self.columns.permute(1, 2, 0, 3)
         products = (a[..., one] * a[..., other]).flatten(2)
         weighed = scale.transpose(0, 1).flatten(1, 2) @ products
-        h = weighed.view(p, m, o, n, -1).transpose(0, 1)[..., place]
-        moved = self.g.permute(2, 3, 0, 1, 4) @ h
+        h = weighed.view(p, m, o, n, -1).transpose(0, 1)
+        g = self.g.permute(2, 3, 0, 1, 4)
+        separate = torch.einsum("ponkt,mpont->mnk", g.square(), h[..., place.diagonal()])
+        moved = g @ h[..., place]
         covariance = moved.permute(0, 3, 4, 1, 2, 5).flatten(3) @ self.g.flatten(2).mT
-        return (covariance + covariance.mT) / 2
+        return (covariance + covariance.mT) / 2, separate
 
     def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
         """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
@@ -279,7 +301,17 @@ class OuterProducts(LayerKind):
         inputs = self.columns[:, 0]
         by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
         if self.positions > 1 and by_products:
-            return spectra.covariances(g, inputs)
+            covariances, separate = spectra.covariances(g, inputs)
+            lost = cancelled(covariances, separate)
+            if lost.any():
+                covariances[:, lost] = self.taken(lost)._under_weights(spectra)
+            return covariances
+        return self._under_weights(spectra)
+
+    def _under_weights(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
+        """From the variances of the weights under each prior, some at a time."""
+        g = self.g[:, :, 0]
+        inputs = self.columns[:, 0]
         found = list[Tensor]()
         for place, variances in spectra.pieces():
             if self.positions > 1:
@@ -327,6 +359,17 @@ def turned(basis: Eigenbasis, x: Float[Tensor, "n k p m t"]) -> Float[Tensor, "n
     single = p == 1 and basis.vectors.ndim == 2
     found = basis.into(columns[0])[None] if single else basis.into(columns)
     return found.unflatten(2, (n, k, t)).permute(2, 3, 0, 1, 4)
+
+
+def cancelled(covariances: Float[Tensor, "m n k k"], separate: Float[Tensor, "m n k"]) -> Bool[Tensor, " n"]:
+    """Examples of which positions all but cancel, as of two inputs that are nearly the same in ``f(x) - f(x')``.
+
+    Args:
+        covariances: Of outputs, summed over pairs of positions.
+        separate: Variances from each position with itself alone, of which a sum over pairs is known to rounding.
+    """
+    least = DIGITS * torch.finfo(covariances.dtype).eps
+    return (covariances.diagonal(dim1=-2, dim2=-1) < least * separate).any(-1).any(0)
 
 
 def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:

@@ -141,13 +141,16 @@ class ShiftedSpectra:
 
     def covariances(
         self, g: Float[Tensor, "n k v t"], a: Float[Tensor, "n w t"], budget: int = GRAMS
-    ) -> Float[Tensor, "m n k k"]:
+    ) -> tuple[Float[Tensor, "m n k k"], Float[Tensor, "m n k"]]:
         """``J (s G ⊗ A + δ)⁻¹ Jᵀ`` of each example, for each precision.
 
         Args:
             g: Gradients in the eigenbasis of G.
             a: Inputs in that of A.
             budget: Bytes that products between positions may take at a time.
+
+        Returns:
+            The covariances, and the variances if no position had to do with another.
         """
         k = g.shape[1]
         t = g.shape[3]
@@ -160,6 +163,7 @@ class ShiftedSpectra:
         itemsize = torch.finfo(wide).bits // 8
         together = max(1, budget // (itemsize * len(left.values) * (k * t) ** 2))
         found = list[Tensor]()
+        separate = list[Tensor]()
         for start in range(0, len(g), together):
             part = g[start : start + together].to(wide)
             inputs = a[start : start + together].to(wide)
@@ -169,7 +173,11 @@ class ShiftedSpectra:
             sums = gradients.transpose(0, 1).flatten(4).flatten(1, 3) @ between.transpose(0, 1).flatten(2).mT
             sums = sums.unflatten(1, (len(left.values), k * k))
             found.append(torch.einsum("njcq,mjq->mnc", sums, inverse).unflatten(2, (k, k)))
-        return torch.cat(found, 1).to(g)
+            own_gradients = gradients.diagonal(dim1=2, dim2=3).diagonal(dim1=2, dim2=3)  # [j, n, k, t]
+            own_inputs = between.diagonal(dim1=2, dim2=3)  # [q, n, t]
+            own = torch.einsum("jnkt,qnt->njqk", own_gradients, own_inputs)
+            separate.append(torch.einsum("njqk,mjq->mnk", own, inverse))
+        return torch.cat(found, 1).to(g), torch.cat(separate, 1).to(g)
 
 
 def nodes(values: Float[Tensor, " v"], none: float, spacing: float = SPACING) -> Nodes:
