@@ -28,7 +28,7 @@ WITHOUT_DOUBLE = frozenset({"mps"})
 HOST = torch.device("cpu")
 """Where sums and decompositions are for such a device."""
 
-DATA_CENTRE = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3)})
+DATA_CENTRE = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 """Compute capabilities of GPUs whose float64 runs at half of float32 or not far below; others' is at a sixty-fourth."""
 
 
