@@ -98,7 +98,8 @@ def test_variances_of_single_weights_have_no_such_error() -> None:
     recipe = lw.Laplace(lw.Categorical(), structure=lw.Diagonal(), prior=lw.Isotropic(1e-7), precision="single")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        recipe.fit(mlp(3), (X, Y))
+        posterior = recipe.fit(mlp(3), (X, Y))
+    assert posterior.predict(NEW).probs.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["KFAC", "full over weights", "full over functions"])

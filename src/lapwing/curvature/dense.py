@@ -30,9 +30,9 @@ class DenseSum:
     """
 
     at_once = COLUMNS
+    """Cotangents it takes at once: one, where more would share no work."""
     by_factors = False
     """Whether the Jacobian of a layer with several positions is not written down."""
-    """Cotangents it takes at once: one, where more would share no work."""
 
     def __init__(self, network: Network, precision: Precision = DOUBLE) -> None:
         self._network = network

@@ -227,7 +227,7 @@ class OuterProducts(LayerKind):
             return self._of_positions(variances)
         if len(variances) == 1:
             return self.covariance(variances[0])[None]
-        scale = torch.stack([self.matrix(variance) for variance in variances])
+        scale = self.weight_arrays(variances)
         spread = torch.einsum("npi,mpoi->nmpo", self.columns.squeeze(-1).square(), scale)
         return contracted(self.g.squeeze(-1).flatten(2), spread.flatten(2))
 

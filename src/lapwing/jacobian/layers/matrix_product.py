@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.jacobian.layers.base import Call, Explicit, Factor, Layer, at_positions, by_example, examples_first
+from lapwing.jacobian.layers.base import Call, Explicit, Factor, Layer
 from lapwing.jacobian.layers.linear import Linear, OuterProducts
 
 
@@ -55,10 +55,9 @@ class MatrixProduct(OuterProducts):
 
     @classmethod
     def of(cls, layer: Layer, calls: list[Call], grads: list[Tensor], n: int) -> MatrixProduct:
-        """See ``LayerKind``."""
-        g = at_positions([by_example(part, layer.axis, n) for part in grads], 2)
-        a = at_positions([examples_first(call.input, layer.axis, n, 1) for call in calls], 1)
-        return cls(layer.weight, layer.bias, g.mT.unsqueeze(2), a.mT.unsqueeze(1))
+        """See ``LayerKind``; inputs and gradients are those of a ``Linear``."""
+        same = Linear.of(layer, calls, grads, n)
+        return cls(same.weight, same.bias, same.g, same.a)
 
     @property
     def width(self) -> int:
