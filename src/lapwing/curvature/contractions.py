@@ -5,17 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.layers.base import contracted
 from lapwing.linalg import LowRank, Structured
 
+TOGETHER = 32
+"""Examples whose whitened rows are made at a time, few enough to stay in the processor's cache."""
+
 
 def whitened_rows(rows: Float[Tensor, "n k d"], precision: Structured) -> Float[Tensor, "n k r"]:
     """``J W`` with ``W Wᵀ = Λ⁻¹``."""
     return (precision.inverse_root().T @ rows.flatten(0, 1).mT).mT.view(*rows.shape[:2], -1)
+
+
+def of_outer_products(
+    inputs: Float[Tensor, "n i"], places: Int[Tensor, "c i"], inverse_root: Float[Tensor, "d d"]
+) -> Float[Tensor, "n c c"]:
+    """``J Λ⁻¹ Jᵀ`` for ``J = I ⊗ aᵀ``: the rows ``J L⁻ᵀ`` of all outputs are products of a, and J is not written.
+
+    Args:
+        inputs: a, the layer's inputs, its ones among them.
+        places: Place among the weights of that of output k and input i.
+        inverse_root: ``L⁻ᵀ`` for ``Λ = L Lᵀ``: what stands before the first weight of an output is zero in its rows.
+
+    Cost:
+        ``n c i d / 2`` multiplications, where solves with the rows of J would take ``n c d² / 2``.
+    """
+    firsts = [int(own.min()) for own in places]
+    blocks = [inverse_root[own, first:] for own, first in zip(places, firsts, strict=True)]
+    whitened = inputs.new_zeros(len(places), TOGETHER, len(inverse_root))
+    found: list[Tensor] = []
+    for part in inputs.split(TOGETHER):
+        some = whitened[:, : len(part)]
+        for output, (block, first) in enumerate(zip(blocks, firsts, strict=True)):
+            some[output, :, first:] = part @ block
+        by_example = some.transpose(0, 1)
+        found.append(by_example @ by_example.mT)
+    return torch.cat(found)
 
 
 def multiples_of(first: LowRank, operators: Sequence[Structured]) -> list[tuple[float, float]] | None:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
-from lapwing.curvature.contractions import low_rank, multiples_of, whitened_rows
+from lapwing.curvature.contractions import low_rank, multiples_of, of_outer_products, whitened_rows
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.forward_pass import Pass, Workspace
@@ -103,6 +103,7 @@ class Propagation:
         """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
         alone = head.by_position(places)
         c = head.g.shape[3]
+        inverse_root = self._inverse_root(c * len(alone.a))
         itemsize = self.precisions[0].operator.dtype.itemsize
         numbers = c * (c * len(self.precisions) + max(0, self.extra))
         size = max(1, self.model.limits.prediction // (itemsize * numbers))
@@ -110,9 +111,27 @@ class Propagation:
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
             part = alone.taken(slice(start, start + size))
-            part = replace(part, g=one.expand(len(part.a), -1, -1, -1, -1))
-            each.append(self.covariances([self._precise(part)]))
+            part = self._precise(replace(part, g=one.expand(len(part.a), -1, -1, -1, -1)))
+            if inverse_root is None:
+                each.append(self.covariances([part]))
+            else:
+                inputs = part.columns[:, 0, :, 0]
+                each.append([of_outer_products(inputs, self._places(part), inverse_root)])
         return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
+
+    def _inverse_root(self, rows: int) -> Float[Tensor, "d d"] | None:
+        """``L⁻ᵀ`` of a dense precision, where it takes no more than solves with so many rows of J, and is not large."""
+        operator = self.precisions[0].operator
+        if len(self.precisions) > 1 or not isinstance(operator, Dense):
+            return None
+        d = self.model.network.size
+        large = d * d * operator.dtype.itemsize > self.model.limits.prediction
+        return None if large or 3 * rows < 2 * d else operator.written_inverse_root
+
+    def _places(self, head: OuterProducts) -> Int[Tensor, "c i"]:
+        """Places of a head's weights among all, a row an output."""
+        network = self.model.network
+        return head.matrix(network.part(head.names, torch.arange(network.size, device=head.a.device)))[0]
 
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, EmpiricalFisher
+from lapwing.curvature.propagation import Propagation
 from lapwing.curvature.sweep import Accumulator, sweep
+from lapwing.ground.data.inputs import concatenated, take
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.limits import LIMITS, Limits
@@ -65,6 +68,24 @@ def test_the_sums_are_those_of_pulled_back_gradients(
         found.result().operator.dense(), expected.result().operator.dense(), rtol=1e-10, atol=1e-12
     )
     assert found.result().partition == expected.result().partition
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_covariances_of_many_inputs_are_those_of_rows_of_the_jacobian(name: str) -> None:
+    model = given(name)
+    total = DenseSum(model.network)
+    sweep(model, GGN(), total)
+    held = total.result()
+    precision = held.operator.shifted(0.5)
+    propagation = Propagation(model, (BlockedCurvature(precision, held.partition),))
+    inputs = next(iter(data_of(name))).inputs
+    _, (few,) = propagation.moments(take(inputs, slice(0, 1)))
+    copies = concatenated([inputs] * (1 + model.network.size))
+    _, (many,) = propagation.moments(copies)
+    plain = replace(propagation, model=replace(model, survey=replace(model.survey, head=False)))
+    _, (expected,) = plain.moments(inputs)
+    torch.testing.assert_close(few, expected[:1], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(many, torch.cat([expected] * (1 + model.network.size)), rtol=1e-9, atol=1e-12)
 
 
 def by_position(likelihood: Likelihood, f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:

@@ -112,3 +112,11 @@ def test_a_matrix_with_nan() -> None:
     for question in (operator.logdet, operator.eigenvalues, operator.root):
         with pytest.raises(NumericalError, match="4 of 4 entries NaN"):
             question()
+
+
+def test_the_inverse_root_entry_by_entry() -> None:
+    operator = Dense(spd(5, 10.0)).shifted(0.5)
+    written = operator.written_inverse_root
+    assert written is not None
+    torch.testing.assert_close(written, operator.inverse_root().dense())
+    assert Dense(torch.zeros(3, 3).double()).written_inverse_root is None

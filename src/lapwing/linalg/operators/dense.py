@@ -75,6 +75,18 @@ class Dense(Structured):
             lambda v: torch.linalg.solve_triangular(lower, v, upper=False),
         )
 
+    @cached_property
+    def written_inverse_root(self) -> Float[Tensor, "d d"] | None:
+        """``L⁻ᵀ`` entry by entry, upper triangular; ``None`` where ``A`` is singular.
+
+        Cost: ``d³/3`` multiplications once, and as many bytes as ``A``.
+        """
+        lower = self._cholesky
+        if lower is None:
+            return None
+        identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+        return torch.linalg.solve_triangular(lower.mT, identity, upper=True)
+
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
         lower = None if self.has_eigenbasis else self._cholesky
