@@ -28,6 +28,7 @@ KINDS = {
     "merged_rows": "MatrixProduct MatrixProduct MatrixProduct",
     "frozen_backbone": "Linear Linear",
     "tagger": "Embedding Linear Linear",
+    "tied": "TiedEmbedding Linear",
 }
 
 
@@ -35,7 +36,6 @@ WITHOUT_FACTORS = {
     "transformer_batch_first": {"positions", "token"},
     "transformer_sequence_first": {"positions"},
     "cross_attention": {"attention.in_proj_bias", "attention.bias_k", "attention.bias_v"},
-    "tied": {"embed.weight"},
     "bare_parameter": {"scale", "matrix"},
     "branching": {"scale"},
     "rms_norm": {"1.weight"},

@@ -96,12 +96,19 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                moment = RowMoment(part.rows().flatten(0, 1), self._largest, precision=self._precision)
-                self._exact.setdefault(part.names, self._sum(None)).add(moment)
+                self._add_without_product(part)
                 continue
             self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
             if not again:
                 self._add_inputs(part)
+
+    def _add_without_product(self, factor: Factor) -> None:
+        """Take in ``Jᵀ J`` of a block that is no Kronecker product, or beyond so many weights its diagonal."""
+        total = self._exact.setdefault(factor.names, self._sum(None))
+        if len(self._index[factor.names]) > self._largest:
+            total.add_total(factor.wide_square_sum())
+        else:
+            total.add(RowMoment(factor.rows().flatten(0, 1), precision=self._precision))
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""

@@ -67,7 +67,7 @@ class KFAC(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if not kind_of(layer).elementwise]
+        layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
         each_alone = [(name,) for names in layers for name in names]
         blocks = layers if self.bias == "joint" else each_alone
         _check_one_precision(task, blocks)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from lapwing.ground.precision import DOUBLE, Precision
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.jacobian.network.network import Network
@@ -130,6 +130,15 @@ class Factor(abc.ABC):
     def square_sum(self) -> Float[Tensor, " d"]:
         """``sum_nk J²`` of each weight: the diagonal of ``Jᵀ J``."""
         return self.rows().square().sum((0, 1))
+
+    def wide_square_sum(self) -> Float[Tensor, " d"]:
+        """The same in float64; of rows one at a time, as there may be many weights."""
+        rows = self.rows().flatten(0, 1)
+        total = torch.zeros(rows.shape[1], **wide_like(rows))
+        for row in rows:
+            numbers = wide(row)
+            total.addcmul_(numbers, numbers)
+        return total
 
     # products
 
@@ -306,8 +315,8 @@ class LayerKind(Factor):
     ``capture.LAYERS`` says of which functions.
     """
 
-    elementwise: ClassVar[bool] = False
-    """Whether its parameters are element-wise: then its Jacobian is as small as they are."""
+    kronecker: ClassVar[bool] = True
+    """Whether a Kronecker product stands for ``Jᵀ J``: see ``gradient_moment``."""
 
     affine: ClassVar[bool] = False
     """Whether its outputs are its weight times its input, and its bias."""

@@ -26,6 +26,7 @@ from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
 from lapwing.jacobian.layers.matrix_product import MatrixProduct
 from lapwing.jacobian.layers.norm import Norm
+from lapwing.jacobian.layers.tied_embedding import TiedEmbedding
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
 from lapwing.jacobian.network.network import Network
@@ -47,7 +48,10 @@ LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
 }
 """Layer functions that are known, and the kind of each: a new kind has its own file and a line here."""
 
-KINDS = {kind.__name__: kind for kind in LAYERS.values()}
+TIED: dict[frozenset[type[LayerKind]], type[LayerKind]] = {frozenset({Embedding, Linear}): TiedEmbedding}
+"""Kinds of the uses of one weight, where these are of several, and the kind of all of them."""
+
+KINDS = {kind.__name__: kind for kind in (*LAYERS.values(), *TIED.values())}
 """Kinds of layers by their names."""
 
 HEADS = [kind for kind in KINDS.values() if kind.by_output]
@@ -97,6 +101,13 @@ class Capture(TorchFunctionMode):
 def kind_of(layer: Layer) -> type[LayerKind]:
     """The kind of a layer."""
     return KINDS[layer.kind]
+
+
+def kind_of_uses(kinds: set[type[LayerKind]]) -> type[LayerKind] | None:
+    """The kind of a layer whose weight is used in these ways; ``None`` where there is none of several."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return TIED.get(frozenset(kinds))
 
 
 FEW = 16
