@@ -23,7 +23,7 @@ KINDS = {
     "conv3d": "Convolution Linear",
     "batch_norm": "Convolution Norm Norm Linear",
     "layer_norm": "Linear Norm Norm Linear",
-    "transformer_batch_first": "Embedding Linear Linear Norm Linear Linear Norm Linear",
+    "transformer_batch_first": "Embedding Broadcast Linear Linear Norm Linear Linear Norm Linear",
     "called_twice": "Convolution Linear Norm Linear",
     "merged_rows": "MatrixProduct MatrixProduct MatrixProduct",
     "frozen_backbone": "Linear Linear",
@@ -33,9 +33,9 @@ KINDS = {
 
 
 WITHOUT_FACTORS = {
-    "transformer_batch_first": {"positions", "token"},
+    "transformer_batch_first": {"positions"},
     "transformer_sequence_first": {"positions"},
-    "cross_attention": {"attention.in_proj_bias", "attention.bias_k", "attention.bias_v"},
+    "cross_attention": {"attention.in_proj_bias"},
     "bare_parameter": {"scale", "matrix"},
     "branching": {"scale"},
     "rms_norm": {"1.weight"},

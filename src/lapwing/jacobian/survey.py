@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
+
+Use: TypeAlias = tuple[str | None, str | None, bool]
+"""Weight and bias of a layer, and whether its outputs are added to something: see ``Call``."""
 
 
 def surveyed(network: Network, likelihood: Likelihood, data: Data, precision: Words | None = None) -> Model:
@@ -137,24 +141,25 @@ def _layers(calls: list[Call], fewer: list[Call]) -> tuple[Layer, ...]:
         calls: The calls of a pass of three examples.
         fewer: Those of two.
     """
-    axes: dict[tuple[str | None, str | None], set[int | None]] = {}
-    kinds: dict[tuple[str | None, str | None], set[type[LayerKind]]] = {}
+    axes: dict[Use, set[int | None]] = {}
+    kinds: dict[Use, set[type[LayerKind]]] = {}
     for call, smaller in zip(calls, fewer, strict=False):
-        key = (call.weight, call.bias)
-        axis = _example_axis(call.shape, smaller.shape) if (smaller.weight, smaller.bias) == key else None
-        axes.setdefault(key, set()).add(axis)
-        kinds.setdefault(key, set()).add(call.kind)
-    owners = Counter(name for key in axes for name in key)
-    layers: list[Layer] = []
-    for (weight, bias), own in axes.items():
-        kind = kind_of_uses(kinds[weight, bias])
+        use = (call.weight, call.bias, call.added)
+        same = (smaller.weight, smaller.bias, smaller.added) == use
+        axis = _example_axis(call.shape, smaller.shape) if same else None
+        axes.setdefault(use, set()).add(axis)
+        kinds.setdefault(use, set()).add(call.kind)
+    owners = Counter(name for pair in {use[:2] for use in axes} for name in pair)
+    layers: dict[tuple[str | None, str | None], Layer] = {}
+    for (weight, bias, added), own in axes.items():
+        kind = kind_of_uses(kinds[weight, bias, added])
         axis = own.pop() if len(own) == 1 else None
         if kind is None or axis is None:
             continue
-        layer = Layer(kind.__name__, weight, bias, axis)
+        layer = Layer(kind.__name__, weight, bias, axis, added)
         if all(owners[name] == 1 for name in layer.names):
-            layers.append(layer)
-    return tuple(layers)
+            layers.setdefault((weight, bias), layer)
+    return tuple(layers.values())
 
 
 def _example_axis(three: torch.Size, two: torch.Size) -> int | None:

@@ -266,12 +266,14 @@ class Layer:
         weight: Name of the weight, ``None`` where only the bias is uncertain.
         bias: Name of the bias, ``None`` where there is none or it is not uncertain.
         axis: Axis of the examples in the layer's input and output.
+        added: Whether its outputs are the same for all examples, and added to what is not: see ``Call``.
     """
 
     kind: str
     weight: str | None
     bias: str | None
     axis: int
+    added: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,7 +282,7 @@ class Layer:
 
     def owns(self, call: Call) -> bool:
         """Whether the call used this layer's parameters."""
-        return (call.weight, call.bias) == (self.weight, self.bias)
+        return (call.weight, call.bias, call.added) == (self.weight, self.bias, self.added)
 
 
 @final
@@ -297,6 +299,8 @@ class Call:
         edge: Where the gradient of the layer's output arrives.
         shape: Shape of the layer's output.
         dtype: Its type.
+        added: Whether edge and shape are those of the sum that the layer's output was added to, where each example has
+            a gradient of its own even if that output is the same for all of them.
     """
 
     kind: type[LayerKind]
@@ -307,6 +311,7 @@ class Call:
     edge: GradientEdge
     shape: torch.Size
     dtype: torch.dtype
+    added: bool = False
 
 
 class LayerKind(Factor):

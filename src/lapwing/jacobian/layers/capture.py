@@ -8,7 +8,7 @@ twice, and a functional call counts like a module.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.layout import Params
 from lapwing.jacobian.layers.autodiff import Way
 from lapwing.jacobian.layers.base import Call, Layer, LayerKind
+from lapwing.jacobian.layers.broadcast import Broadcast
 from lapwing.jacobian.layers.convolution import Convolution
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
@@ -42,6 +43,7 @@ LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
     F.linear: Linear,
     **dict.fromkeys((torch.addmm, torch.mm, Tensor.addmm, Tensor.mm), MatrixProduct),
     F.embedding: Embedding,
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_, Tensor.expand), Broadcast),
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Convolution),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), TransposedConvolution),
     **dict.fromkeys((F.layer_norm, F.batch_norm, F.group_norm), Norm),
@@ -50,6 +52,9 @@ LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
 
 TIED: dict[frozenset[type[LayerKind]], type[LayerKind]] = {frozenset({Embedding, Linear}): TiedEmbedding}
 """Kinds of the uses of one weight, where these are of several, and the kind of all of them."""
+
+ADDITIONS = (torch.add, Tensor.add, Tensor.add_)
+"""Functions that add what an embedding looked up, such as positions, to what differs from example to example."""
 
 KINDS = {kind.__name__: kind for kind in (*LAYERS.values(), *TIED.values())}
 """Kinds of layers by their names."""
@@ -72,6 +77,8 @@ class Capture(TorchFunctionMode):
         super().__init__()
         self.calls: list[Call] = []
         self._names = {id(value): name for name, value in params.items()}
+        self._lookups: dict[int, tuple[Call, Tensor]] = {}
+        """Uses of embeddings and their outputs, by the identity of these, which are held for it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -82,6 +89,8 @@ class Capture(TorchFunctionMode):
             with self:
                 return decomposed(*args, **kwargs)
         output = func(*args, **kwargs)
+        if func in ADDITIONS:
+            self._record_sum(args, output)
         if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
             bound = SIGNATURES[func].bind(*args, **kwargs)
             bound.apply_defaults()
@@ -95,7 +104,20 @@ class Capture(TorchFunctionMode):
             return
         input, options = kind.input_and_options(func, given)
         edge = get_gradient_edge(output)
-        self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
+        call = Call(kind, weight, bias, input, options, edge, output.shape, output.dtype)
+        self.calls.append(call)
+        if kind is Embedding:
+            self._lookups[id(output)] = call, output
+
+    def _record_sum(self, terms: tuple[Any, ...], total: Tensor) -> None:
+        """What was looked up has the gradient of the sum that it is a term of, wherever it is added."""
+        for term in terms:
+            if id(term) not in self._lookups:
+                continue
+            call, _ = self._lookups[id(term)]
+            index = call.input.expand(total.shape[:-1])
+            edge = get_gradient_edge(total)
+            self.calls.append(replace(call, input=index, edge=edge, shape=total.shape, dtype=total.dtype, added=True))
 
 
 def kind_of(layer: Layer) -> type[LayerKind]:

@@ -8,7 +8,7 @@ stands for ``Jᵀ J``: an entry of the table has curvature from both, and they h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -22,6 +22,8 @@ from lapwing.jacobian.layers.base import (
     NUMBERS,
     Call,
     Cost,
+    Explicit,
+    Factor,
     Layer,
     LayerKind,
     Sizes,
@@ -111,6 +113,12 @@ class TiedEmbedding(LayerKind):
         whole = self._changed(lambda value: value.to(dtype) if value.is_floating_point() else value)
         return wide(whole.square_sum())
 
+    def for_products(self) -> Factor:
+        """Rows; or both uses laid out as products need them, where that of the linear layer takes fewer that way."""
+        if not self._head.factored(self.g.shape[1]):
+            return Explicit(self.weight, None, self.rows())
+        return replace(self, g=self._table.for_products().g, h=self.h.mT.contiguous().mT, a=self.a.mT.contiguous().mT)
+
     def push(self, block: Float[Tensor, "d c"]) -> Float[Tensor, "n k c"]:
         """``J V``, the sum of both uses."""
         return self._table.push(block) + self._head.push(block)
@@ -120,11 +128,14 @@ class TiedEmbedding(LayerKind):
         return self._table.pull(block) + self._head.pull(block)
 
     def cost(self, cotangents: int) -> Cost:
-        """See ``Factor``; products are made from factors."""
+        """See ``Factor``."""
         k = cotangents
         _, _, _, v, s = self.h.shape
         e = self.g.shape[3]
         table = self._table.cost(k)
+        if not self._head.factored(k):
+            entries = k * v * e
+            return Cost(entries * s, entries, 0, entries, table.outputs + s * v, self._head.multiplications)
         factors = table.factors + s * v * (e + k)
         held = table.held + s * (e + k * v)
         return Cost(0, 0, factors, held, table.outputs + s * v, self._head.multiplications)
