@@ -48,6 +48,7 @@ CASES = [
     "merged_rows",
     "tagger",
     "tied",
+    "positions",
     "unet",
     "transformer_sequence_first",
 ]
@@ -96,7 +97,9 @@ def test_a_bias_can_have_a_block_of_its_own(name: str, sharing: Sharing) -> None
         torch.testing.assert_close(block, factors.block("bias" if kind == "bias" else "weight"), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["batch_norm", "group_norm", "layer_norm", "bare_parameter", "lstm", "tied"])
+@pytest.mark.parametrize(
+    "name", ["batch_norm", "group_norm", "layer_norm", "bare_parameter", "lstm", "tied", "positions"]
+)
 def test_norms_and_parameters_without_a_layer_have_their_exact_block(name: str) -> None:
     case = known(name)
     exact = naive.ggn(case)
