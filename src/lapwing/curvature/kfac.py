@@ -37,7 +37,9 @@ class KroneckerSum:
     With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
     ``G = sum_ntk g gᵀ, A = sum_nt a aᵀ / (n t)``; *reduce* averages the inputs and adds up the gradients over the
     positions first (Martens & Grosse 2015, section 3; Eschenhagen et al. 2023, equations 14 and 22). An embedding
-    always expands: its A is then diagonal, the frequency of each row. All is added up in float64, as in ``DenseSum``.
+    always expands: its A is then diagonal, the frequency of each row. A table that is a linear layer too, as the head
+    of a language model, has its exact block, or beyond ``exact`` rows the diagonal of it: of both uses, and of what
+    they have in common. All is added up in float64, as in ``DenseSum``.
 
     Args:
         network: The network whose weights are uncertain.
