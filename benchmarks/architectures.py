@@ -21,10 +21,10 @@ from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, with_tables
 
-PATIENCE = 600.0
+PATIENCE = 1200.0
 """Seconds after which a process that says nothing is ended; steps are interrupted long before."""
 
-LIMIT = 12.0
+LIMIT = 16.0
 """GiB that a process may take."""
 
 POSTERIORS = ("last layer", "kfac")

@@ -17,6 +17,7 @@ from tests.modules import (
     Encoder,
     Folded,
     MergedRows,
+    Positions,
     Recurrent,
     Reparametrised,
     Tagger,
@@ -218,6 +219,10 @@ def tied() -> Case:
     return Case(Tied(), tokens, torch.randint(0, 5, (N, 3)), Categorical(event_dim=1))
 
 
+def positions() -> Case:
+    return classification(stir(Positions()), torch.randint(0, 5, (N, 3)))
+
+
 def bare_parameter() -> Case:
     return regression(Bare(), torch.randn(N, 3))
 
@@ -285,6 +290,7 @@ CASES: dict[str, Callable[[], Case]] = {
         called_twice,
         merged_rows,
         tied,
+        positions,
         bare_parameter,
         branching,
         lstm,

@@ -18,6 +18,7 @@ from lapwing.curvature.kinds import GGN, MCFisher
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
+from lapwing.jacobian.layers.capture import kind_of
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker
@@ -47,6 +48,7 @@ CASES = [
     "merged_rows",
     "tagger",
     "tied",
+    "positions",
     "unet",
     "transformer_sequence_first",
 ]
@@ -72,13 +74,15 @@ def test_blocks_are_the_products_of_the_naive_factors(name: str, sharing: Sharin
     case = known(name)
     expected = naive_kfac.kfac(case.case, [(case.case.inputs, case.case.targets)], sharing)
     compared = 0
+    products = {layer.names for layer in case.survey.layers if kind_of(layer).kronecker}
     for names, block in blocks(held(name, sharing)).items():
         owner = names[0].rpartition(".")[0]
-        if owner in expected and names[0] not in case.survey.without_factors:
+        if owner in expected and names in products:
             kind = "joint" if len(names) == 2 else "weight"
             torch.testing.assert_close(block, expected[owner].block(kind), rtol=1e-9, atol=1e-11)
             compared += 1
-    assert compared >= 1 and compared + len(case.survey.without_factors) >= len(expected) - 1
+    others = [layer for layer in case.survey.layers if layer.names not in products]
+    assert compared >= 1 and compared + len(case.survey.without_factors) + len(others) >= len(expected) - 1
 
 
 @pytest.mark.parametrize("sharing", ["expand", "reduce"])
@@ -93,7 +97,9 @@ def test_a_bias_can_have_a_block_of_its_own(name: str, sharing: Sharing) -> None
         torch.testing.assert_close(block, factors.block("bias" if kind == "bias" else "weight"), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["batch_norm", "group_norm", "layer_norm", "bare_parameter", "lstm", "tied"])
+@pytest.mark.parametrize(
+    "name", ["batch_norm", "group_norm", "layer_norm", "bare_parameter", "lstm", "tied", "positions"]
+)
 def test_norms_and_parameters_without_a_layer_have_their_exact_block(name: str) -> None:
     case = known(name)
     exact = naive.ggn(case)
@@ -168,6 +174,15 @@ def test_large_blocks_without_structure_keep_only_their_diagonal() -> None:
     kinds = {names: type(block) for names, block in zip(found.partition, found.operator.blocks, strict=True)}
     assert kinds == {("layer.weight", "layer.bias"): Kronecker, ("scale",): Dense, ("matrix",): Diagonal}
     torch.testing.assert_close(found.operator.blocks[2].diagonal(), exact[("matrix",)].diagonal())
+
+
+def test_a_large_tied_table_has_the_diagonal_of_both_uses() -> None:
+    case = known("tied")
+    found = held("tied", exact=14)
+    table = dict(zip(found.partition, found.operator.blocks, strict=True))[("embed.weight",)]  # type: ignore[attr-defined]
+    place = case.network.layout.slices["embed.weight"]
+    assert isinstance(table, Diagonal)
+    torch.testing.assert_close(table.diagonal(), naive.ggn(case).diagonal()[place], rtol=1e-9, atol=1e-11)
 
 
 def test_embeddings_have_a_diagonal_input_factor() -> None:

@@ -31,10 +31,9 @@ def test_few_columns_are_kept_until_they_are_many() -> None:
     torch.testing.assert_close(moment.total[0] if moment.total.ndim == 3 else moment.total, expected)
 
 
-def test_of_many_weights_the_diagonal_is_kept() -> None:
+def test_rows_are_columns_of_a_second_moment() -> None:
     rows = normal(3, 8)
-    for most, expected in ((8, rows.mT @ rows), (7, rows.square().sum(0))):
-        added = RowMoment(rows, most)
-        assert added.few == (most == 8 and 2 * len(rows) <= 8)
-        torch.testing.assert_close(added.total(), expected)
-    torch.testing.assert_close(RowMoment(rows, 8).columns(), rows.mT)
+    added = RowMoment(rows)
+    assert added.few and not RowMoment(rows[:, :5]).few
+    torch.testing.assert_close(added.total(), rows.mT @ rows)
+    torch.testing.assert_close(added.columns(), rows.mT)

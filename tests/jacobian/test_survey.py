@@ -23,19 +23,20 @@ KINDS = {
     "conv3d": "Convolution Linear",
     "batch_norm": "Convolution Norm Norm Linear",
     "layer_norm": "Linear Norm Norm Linear",
-    "transformer_batch_first": "Embedding Linear Linear Norm Linear Linear Norm Linear",
+    "transformer_batch_first": "Embedding Broadcast Linear Linear Norm Linear Linear Norm Linear",
     "called_twice": "Convolution Linear Norm Linear",
     "merged_rows": "MatrixProduct MatrixProduct MatrixProduct",
     "frozen_backbone": "Linear Linear",
     "tagger": "Embedding Linear Linear",
+    "tied": "TiedEmbedding Linear",
+    "positions": "Embedding Embedding Broadcast Broadcast Linear Linear",
 }
 
 
 WITHOUT_FACTORS = {
-    "transformer_batch_first": {"positions", "token"},
+    "transformer_batch_first": {"positions"},
     "transformer_sequence_first": {"positions"},
-    "cross_attention": {"attention.in_proj_bias", "attention.bias_k", "attention.bias_v"},
-    "tied": {"embed.weight"},
+    "cross_attention": {"attention.in_proj_bias"},
     "bare_parameter": {"scale", "matrix"},
     "branching": {"scale"},
     "rms_norm": {"1.weight"},
@@ -133,6 +134,20 @@ def test_a_weight_shared_by_layers_of_two_kinds_is_left_out_of_both() -> None:
 
     survey = find_layers(Network.of(Shared()), torch.randint(0, 4, (3, 2)))
     assert survey.layers == () and survey.without_factors == ("table", "bias")
+
+
+def test_what_is_looked_up_for_all_examples_and_not_only_added_is_left_to_automatic_differentiation() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.positions, self.head = nn.Embedding(5, 3), nn.Embedding(2, 3), nn.Linear(3, 2)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            where = self.positions(torch.arange(2))
+            return self.head(torch.tanh(self.embed(tokens) + where) * where).sum(1)
+
+    survey = find_layers(Network.of(Scaled()), torch.randint(0, 5, (3, 2)))
+    assert survey.without_factors == ("positions.weight",)
 
 
 def test_a_layer_whose_examples_lie_on_another_axis_each_time_is_left_out() -> None:

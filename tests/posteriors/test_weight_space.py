@@ -190,6 +190,11 @@ def test_outputs_that_take_too_long_to_be_pulled_back_are_known_by_draws(caplog:
     found = posterior.outputs(case.new)
     assert isinstance(found, FactorMoments) and found.factor.shape[-1] == 2
     assert "those of 2 draws, with a relative standard error of 1 of a variance" in caplog.text
+    making = posterior.precision.operator.root_cost
+    for few, draws in ((1, 1), (3, 2)):
+        assert limited(posterior, few_draws=few).outputs(case.new).factor.shape[-1] == draws
+    afford = limited(posterior, few_draws=1, jacobian=0, multiplications=2.0 * making)
+    assert afford.outputs(case.new).factor.shape[-1] == 2
     with pytest.raises(TooLargeError, match="fewer inputs at a time"):
         limited(posterior, moved_bytes=8).outputs(case.new)
 

@@ -37,7 +37,9 @@ class KroneckerSum:
     With n examples and t positions that share the weight, *expand* takes every position for an example of its own,
     ``G = sum_ntk g gᵀ, A = sum_nt a aᵀ / (n t)``; *reduce* averages the inputs and adds up the gradients over the
     positions first (Martens & Grosse 2015, section 3; Eschenhagen et al. 2023, equations 14 and 22). An embedding
-    always expands: its A is then diagonal, the frequency of each row. All is added up in float64, as in ``DenseSum``.
+    always expands: its A is then diagonal, the frequency of each row. A table that is a linear layer too, as the head
+    of a language model, has its exact block, or beyond ``exact`` rows the diagonal of it: of both uses, and of what
+    they have in common. All is added up in float64, as in ``DenseSum``.
 
     Args:
         network: The network whose weights are uncertain.
@@ -96,12 +98,19 @@ class KroneckerSum:
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                moment = RowMoment(part.rows().flatten(0, 1), self._largest, precision=self._precision)
-                self._exact.setdefault(part.names, self._sum(None)).add(moment)
+                self._add_without_product(part)
                 continue
             self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
             if not again:
                 self._add_inputs(part)
+
+    def _add_without_product(self, factor: Factor) -> None:
+        """Take in ``Jᵀ J`` of a block that is no Kronecker product, or beyond so many weights its diagonal."""
+        total = self._exact.setdefault(factor.names, self._sum(None))
+        if len(self._index[factor.names]) > self._largest:
+            total.add_total(factor.wide_square_sum())
+        else:
+            total.add(RowMoment(factor.rows().flatten(0, 1), precision=self._precision))
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""

@@ -19,6 +19,7 @@ class Limits:
         jacobian: Bytes the Jacobian of one example may take, layer by layer, for covariances of its outputs (2 GiB).
         multiplications: Those that exact covariances of the outputs of one example may take: about a minute of a core.
         draws: Draws of the weights that outputs are known by where it would take more of either.
+        few_draws: Those in their place where making so many takes more multiplications than that too.
         draw_bytes: Bytes that draws made at a time may take, and what they do to outputs (256 MiB).
         moved_bytes: Bytes that draws of all outputs of one call may take (8 GiB).
     """
@@ -29,6 +30,7 @@ class Limits:
     jacobian: int = 2**31
     multiplications: float = 1.2e12
     draws: int = 64
+    few_draws: int = 16
     draw_bytes: int = 2**28
     moved_bytes: int = 2**33
 

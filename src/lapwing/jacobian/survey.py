@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,13 +21,16 @@ from lapwing.jacobian.checks import check_depends, check_outputs, check_types, e
 from lapwing.jacobian.detached_parameters import warn_of_detached
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.autodiff import close, right_way
-from lapwing.jacobian.layers.base import Call, Layer
-from lapwing.jacobian.layers.capture import Survey, captured, kind_of, origin
+from lapwing.jacobian.layers.base import Call, Layer, LayerKind
+from lapwing.jacobian.layers.capture import Survey, captured, kind_of, kind_of_uses, origin
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 
 logger = logging.getLogger(__name__)
+
+Use: TypeAlias = tuple[str | None, str | None, bool]
+"""Weight and bias of a layer, and whether its outputs are added to something: see ``Call``."""
 
 
 def surveyed(network: Network, likelihood: Likelihood, data: Data, precision: Words | None = None) -> Model:
@@ -131,20 +135,31 @@ def makes_outputs(forward: Pass) -> bool:
 def _layers(calls: list[Call], fewer: list[Call]) -> tuple[Layer, ...]:
     """Layers whose every call tells the same story; parameters shared across different layers are left out.
 
+    But for those of which ``capture.TIED`` knows a kind.
+
     Args:
         calls: The calls of a pass of three examples.
         fewer: Those of two.
     """
-    found: dict[tuple[str | None, str | None], Layer | None] = {}
+    axes: dict[Use, set[int | None]] = {}
+    kinds: dict[Use, set[type[LayerKind]]] = {}
     for call, smaller in zip(calls, fewer, strict=False):
-        key = (call.weight, call.bias)
-        axis = _example_axis(call.shape, smaller.shape) if (smaller.weight, smaller.bias) == key else None
-        layer = None if axis is None else Layer(call.kind.__name__, call.weight, call.bias, axis)
-        if found.setdefault(key, layer) != layer:
-            found[key] = None
-    uses = Counter(name for key in found for name in key)
-    layers = [layer for layer in found.values() if layer is not None]
-    return tuple(layer for layer in layers if all(uses[name] == 1 for name in layer.names))
+        use = (call.weight, call.bias, call.added)
+        same = (smaller.weight, smaller.bias, smaller.added) == use
+        axis = _example_axis(call.shape, smaller.shape) if same else None
+        axes.setdefault(use, set()).add(axis)
+        kinds.setdefault(use, set()).add(call.kind)
+    owners = Counter(name for pair in {use[:2] for use in axes} for name in pair)
+    layers: dict[tuple[str | None, str | None], Layer] = {}
+    for (weight, bias, added), own in axes.items():
+        kind = kind_of_uses(kinds[weight, bias, added])
+        axis = own.pop() if len(own) == 1 else None
+        if kind is None or axis is None:
+            continue
+        layer = Layer(kind.__name__, weight, bias, axis, added)
+        if all(owners[name] == 1 for name in layer.names):
+            layers.setdefault((weight, bias), layer)
+    return tuple(layers.values())
 
 
 def _example_axis(three: torch.Size, two: torch.Size) -> int | None:
@@ -162,9 +177,9 @@ def _survey(network: Network, layers: tuple[Layer, ...], forward: Pass) -> Surve
     """What is known of a network whose factors these layers have, by a pass of three examples."""
     known = {name for layer in layers for name in layer.names}
     others = tuple(name for name in network.names if name not in known)
-    calls = [call for call in forward.calls if any(layer.owns(call) for layer in layers)]
+    uses = [(kind_of(layer), call) for layer in layers for call in forward.calls if layer.owns(call)]
     examples = 3
-    sizes = [call.kind.sizes(call, examples, _entries(network, call.weight)) for call in calls]
+    sizes = [kind.sizes(call, examples, _entries(network, call.weight)) for kind, call in uses]
     outputs = sum(each.outputs for each in sizes)
     inputs = max((each.inputs for each in sizes), default=0)
     matrix = max((each.matrix for each in sizes), default=0)

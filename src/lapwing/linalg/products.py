@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.precision import WIDE, wide, without_tf32
+from lapwing.ground.precision import WIDE, wide, wide_like, without_tf32
+
+TILE = 512
+"""Rows of a symmetric product made at a time: as many as keep a processor at its peak."""
 
 
 def product(left: Float[Tensor, "*p m n"], right: Float[Tensor, "*p n k"]) -> Float[Tensor, "*p m k"]:
@@ -26,9 +30,23 @@ def product(left: Float[Tensor, "*p m n"], right: Float[Tensor, "*p n k"]) -> Fl
         return wide(left @ right)
 
 
-def outer_sum(x: Float[Tensor, "*p m n"]) -> Float[Tensor, "*p m m"]:
-    """``Σ x xᵀ`` over the columns x; see ``product``."""
-    return product(x, x.mT)
+def outer_sum(x: Float[Tensor, "*p m n"], tile: int = TILE) -> Float[Tensor, "*p m m"]:
+    """``Σ x xᵀ`` over the columns x; see ``product``.
+
+    Args:
+        x: The columns.
+        tile: Rows of the result made at a time, up to its diagonal: what is above it is their transpose.
+    """
+    rows = x.shape[-2]
+    if rows <= tile:
+        return product(x, x.mT)
+    total = torch.empty(*x.shape[:-2], rows, rows, **wide_like(x))
+    for start in range(0, rows, tile):
+        stop = min(start + tile, rows)
+        part = product(x[..., start:stop, :], x[..., :stop, :].mT)
+        total[..., start:stop, :stop] = part
+        total[..., :start, start:stop] = part[..., :start].mT
+    return total
 
 
 def add_product(total: Float[Tensor, "m k"], left: Float[Tensor, "m n"], right: Float[Tensor, "n k"]) -> None:

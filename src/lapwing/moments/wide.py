@@ -304,7 +304,7 @@ class FactorMoments(WideMoments):
     @property
     def variance(self) -> Float[Tensor, "*batch c"]:
         """Variance of each output."""
-        return self.factor.square().sum(-1)
+        return torch.linalg.vector_norm(self.factor, dim=-1).square()
 
     @property
     def row_sums(self) -> Float[Tensor, "*batch c"]:

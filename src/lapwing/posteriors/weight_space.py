@@ -238,7 +238,7 @@ class WeightPosterior(ExactPosterior):
         return 2.0 * self.model.width * multiplications(self.network, inputs)
 
     def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> Moments | FactorMoments:
-        """Outputs known by k = ``Limits.draws`` draws of the weights, the same at every call: ``F = J W ε / √k``.
+        """Outputs known by k draws of the weights (see ``Limits``), the same at every call: ``F = J W ε / √k``.
 
         Args:
             inputs: n examples.
@@ -254,7 +254,7 @@ class WeightPosterior(ExactPosterior):
             About two forward passes a draw, and its making; memory ``Limits.draw_bytes`` beside the result.
         """
         limits = self.model.limits
-        draws = limits.draws
+        draws = self._draws
         outputs = self.model.event[-1]
         written = outputs <= draws
         itemsize = self.network.like.itemsize
@@ -275,26 +275,27 @@ class WeightPosterior(ExactPosterior):
         examples = max(1, limits.draw_bytes // (self.model.width * self._together * itemsize))
         pieces = list(chunks(inputs, examples))
         means = [self.network.like] * len(pieces)
-        found: list[list[Tensor]] = [[] for _ in pieces]
+        found = self.network.like
         total = draws * count(inputs)
         with Bar("draws of outputs", total, unit="draws of an example", cheaper=CHEAPER) as bar:
+            drawn = 0
             for deviations in self._blocks_of_draws():
-                for number, (_, part) in enumerate(pieces):
+                for number, (place, part) in enumerate(pieces):
                     mean, moved = self.pushed(part, deviations)
                     means[number] = at_places(mean, places)
                     columns = torch.stack([at_places(column, places) for column in moved.unbind(-1)], -1)
-                    own = found[number]
-                    if not written:
-                        own.append(columns)
-                    elif own:
-                        own[0] += columns @ columns.mT
+                    if not drawn and not number:
+                        found = columns.new_zeros(count(inputs), *columns.shape[1:-1], outputs if written else draws)
+                    if written:
+                        found[place] += columns @ columns.mT
                     else:
-                        own.append(columns @ columns.mT)
-                    bar.update(count(part) * moved.shape[-1])
+                        found[place][..., drawn : drawn + columns.shape[-1]] = columns
+                    bar.update(count(part) * columns.shape[-1])
+                drawn += deviations.shape[1]
         mean = torch.cat(means)
         if written:
-            return Moments(mean, torch.cat([covariance for (covariance,) in found]) / draws)
-        return FactorMoments(mean, torch.cat([torch.cat(own, -1) for own in found]) / draws**0.5)
+            return Moments(mean, found.div_(draws))
+        return FactorMoments(mean, found.div_(draws**0.5))
 
     @property
     def separate_places(self) -> bool:
@@ -321,21 +322,28 @@ class WeightPosterior(ExactPosterior):
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
 
     @property
+    def _draws(self) -> int:
+        """Draws of the weights that outputs are known by, whatever the inputs."""
+        limits = self.model.limits
+        making = limits.draws * self.precision.operator.root_cost
+        return limits.draws if making <= limits.multiplications else min(limits.few_draws, limits.draws)
+
+    @property
     def _together(self) -> int:
         """Draws of the weights that are made at a time."""
         limits = self.model.limits
-        return min(limits.draws, max(1, limits.draw_bytes // (COPIES * 8 * self.network.size)))
+        return min(self._draws, max(1, limits.draw_bytes // (COPIES * 8 * self.network.size)))
 
     def _blocks_of_draws(self) -> Iterator[Float[Tensor, "d k"]]:
-        """Deviations of ``Limits.draws`` draws of the weights, the same at every call, some at a time."""
+        """Deviations of all draws of the weights, the same at every call, some at a time."""
         generator = torch.Generator().manual_seed(0)
-        draws = self.model.limits.draws
+        draws = self._draws
         for first in range(0, draws, self._together):
             yield self._deviations(min(self._together, draws - first), generator)
 
     def _joint_by_draws(self, inputs: Inputs) -> JointMoments:
         """The same by draws, with F; see ``_moments_by_draws``."""
-        draws = self.model.limits.draws
+        draws = self._draws
         mean = self.network.like
         columns: list[Tensor] = []
         with Bar("draws of outputs", draws, unit="draws", cheaper=CHEAPER) as bar:

@@ -18,6 +18,7 @@ from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import DataWarning, UnsupportedError, warn
 from lapwing.ground.progress import clock
+from lapwing.jacobian.layers.capture import kind_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.strategy import multiplications
 from lapwing.posteriors import Posterior, WeightPosterior
@@ -100,8 +101,8 @@ class FitTask:
         """A posterior over the weights from one sweep over the data."""
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
         posterior = self.posterior(WeightPosterior, totals, total.result())
-        many_labels = self.model.many and self.model.likelihood.labels
-        if many_labels and posterior.wide:
+        many_labels = self.model.likelihood.labels and self.model.event[-1] > self.model.limits.joint_outputs
+        if many_labels and (posterior.wide or posterior.predicts_by_draws):
             return posterior.with_link("probit")
         return posterior
 
@@ -137,7 +138,7 @@ class FitTask:
             return self
         if not shared and multiplied(model, draws) > most:
             draws = FEW_DRAWS
-        if inverted and not shared:
+        if inverted and not shared and self._inverts_outputs:
             draws = self._enough(draws, most)
             if draws >= outputs:
                 return self
@@ -148,6 +149,14 @@ class FitTask:
         logger.info(words, outputs, draws, (2 / draws) ** 0.5)
         generator = self.generator or seeded_by_data(model)
         return replace(self, curvature=SampledGGN(draws), generator=generator)
+
+    @property
+    def _inverts_outputs(self) -> bool:
+        """Whether a Kronecker factor has a row for every output: that of a head, unless it is an embedding too."""
+        outputs = self.model.event[-1]
+        params = self.model.network.params
+        layers = [layer for layer in self.model.survey.layers if kind_of(layer).kronecker]
+        return any(outputs in params[name].shape for layer in layers for name in layer.names)
 
     def _enough(self, draws: int, most: float) -> int:
         """So many draws, or as many more as few data need for a matrix of all outputs at a position."""

@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 class KFAC(CurvatureRecipe, Structure):
     """Independent layers, each a Kronecker product of input and gradient second moments; norms exact.
 
-    G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3).
+    G_l ≈ Σ g gᵀ ⊗ E[a aᵀ] for inputs a and gradients g of layer l (Martens & Grosse 2015, section 3). A parameter for
+    which no Kronecker product stands has its exact block, of more than 1024 weights the diagonal of it: so has an
+    embedding that is the head too.
 
     Args:
         sharing: ``"expand"`` takes each position that shares a weight for an example of its own, ``"reduce"`` adds them
@@ -67,7 +69,7 @@ class KFAC(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if not kind_of(layer).elementwise]
+        layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
         each_alone = [(name,) for names in layers for name in names]
         blocks = layers if self.bias == "joint" else each_alone
         _check_one_precision(task, blocks)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from lapwing.ground.precision import DOUBLE, Precision
+from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
 from lapwing.jacobian.layers.moments import Moment, Sharing
 from lapwing.jacobian.layers.shifted_spectra import ShiftedSpectra
 from lapwing.jacobian.network.network import Network
@@ -130,6 +130,15 @@ class Factor(abc.ABC):
     def square_sum(self) -> Float[Tensor, " d"]:
         """``sum_nk J²`` of each weight: the diagonal of ``Jᵀ J``."""
         return self.rows().square().sum((0, 1))
+
+    def wide_square_sum(self) -> Float[Tensor, " d"]:
+        """The same in float64; of rows one at a time, as there may be many weights."""
+        rows = self.rows().flatten(0, 1)
+        total = torch.zeros(rows.shape[1], **wide_like(rows))
+        for row in rows:
+            numbers = wide(row)
+            total.addcmul_(numbers, numbers)
+        return total
 
     # products
 
@@ -257,12 +266,14 @@ class Layer:
         weight: Name of the weight, ``None`` where only the bias is uncertain.
         bias: Name of the bias, ``None`` where there is none or it is not uncertain.
         axis: Axis of the examples in the layer's input and output.
+        added: Whether its outputs are the same for all examples, and added to what is not: see ``Call``.
     """
 
     kind: str
     weight: str | None
     bias: str | None
     axis: int
+    added: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -271,7 +282,7 @@ class Layer:
 
     def owns(self, call: Call) -> bool:
         """Whether the call used this layer's parameters."""
-        return (call.weight, call.bias) == (self.weight, self.bias)
+        return (call.weight, call.bias, call.added) == (self.weight, self.bias, self.added)
 
 
 @final
@@ -288,6 +299,8 @@ class Call:
         edge: Where the gradient of the layer's output arrives.
         shape: Shape of the layer's output.
         dtype: Its type.
+        added: Whether edge and shape are those of the sum that the layer's output was added to, where each example has
+            a gradient of its own even if that output is the same for all of them.
     """
 
     kind: type[LayerKind]
@@ -298,6 +311,7 @@ class Call:
     edge: GradientEdge
     shape: torch.Size
     dtype: torch.dtype
+    added: bool = False
 
 
 class LayerKind(Factor):
@@ -306,8 +320,8 @@ class LayerKind(Factor):
     ``capture.LAYERS`` says of which functions.
     """
 
-    elementwise: ClassVar[bool] = False
-    """Whether its parameters are element-wise: then its Jacobian is as small as they are."""
+    kronecker: ClassVar[bool] = True
+    """Whether a Kronecker product stands for ``Jᵀ J``: see ``gradient_moment``."""
 
     affine: ClassVar[bool] = False
     """Whether its outputs are its weight times its input, and its bias."""

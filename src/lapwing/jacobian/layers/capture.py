@@ -8,7 +8,7 @@ twice, and a functional call counts like a module.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -21,11 +21,13 @@ from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.layout import Params
 from lapwing.jacobian.layers.autodiff import Way
 from lapwing.jacobian.layers.base import Call, Layer, LayerKind
+from lapwing.jacobian.layers.broadcast import Broadcast
 from lapwing.jacobian.layers.convolution import Convolution
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
 from lapwing.jacobian.layers.matrix_product import MatrixProduct
 from lapwing.jacobian.layers.norm import Norm
+from lapwing.jacobian.layers.tied_embedding import TiedEmbedding
 from lapwing.jacobian.layers.transposed_convolution import TransposedConvolution
 from lapwing.jacobian.network.decompositions import DECOMPOSITIONS, attend
 from lapwing.jacobian.network.network import Network
@@ -41,13 +43,20 @@ LAYERS: dict[Callable[..., Any], type[LayerKind]] = {
     F.linear: Linear,
     **dict.fromkeys((torch.addmm, torch.mm, Tensor.addmm, Tensor.mm), MatrixProduct),
     F.embedding: Embedding,
+    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_, Tensor.expand), Broadcast),
     **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), Convolution),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), TransposedConvolution),
     **dict.fromkeys((F.layer_norm, F.batch_norm, F.group_norm), Norm),
 }
 """Layer functions that are known, and the kind of each: a new kind has its own file and a line here."""
 
-KINDS = {kind.__name__: kind for kind in LAYERS.values()}
+TIED: dict[frozenset[type[LayerKind]], type[LayerKind]] = {frozenset({Embedding, Linear}): TiedEmbedding}
+"""Kinds of the uses of one weight, where these are of several, and the kind of all of them."""
+
+ADDITIONS = (torch.add, Tensor.add, Tensor.add_)
+"""Functions that add what an embedding looked up, such as positions, to what differs from example to example."""
+
+KINDS = {kind.__name__: kind for kind in (*LAYERS.values(), *TIED.values())}
 """Kinds of layers by their names."""
 
 HEADS = [kind for kind in KINDS.values() if kind.by_output]
@@ -68,6 +77,8 @@ class Capture(TorchFunctionMode):
         super().__init__()
         self.calls: list[Call] = []
         self._names = {id(value): name for name, value in params.items()}
+        self._lookups: dict[int, tuple[Call, Tensor]] = {}
+        """Uses of embeddings and their outputs, by the identity of these, which are held for it."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -78,6 +89,8 @@ class Capture(TorchFunctionMode):
             with self:
                 return decomposed(*args, **kwargs)
         output = func(*args, **kwargs)
+        if func in ADDITIONS:
+            self._record_sum(args, output)
         if func in LAYERS and any(id(given) in self._names for given in (*args, *kwargs.values())):
             bound = SIGNATURES[func].bind(*args, **kwargs)
             bound.apply_defaults()
@@ -91,12 +104,32 @@ class Capture(TorchFunctionMode):
             return
         input, options = kind.input_and_options(func, given)
         edge = get_gradient_edge(output)
-        self.calls.append(Call(kind, weight, bias, input, options, edge, output.shape, output.dtype))
+        call = Call(kind, weight, bias, input, options, edge, output.shape, output.dtype)
+        self.calls.append(call)
+        if kind is Embedding:
+            self._lookups[id(output)] = call, output
+
+    def _record_sum(self, terms: tuple[Any, ...], total: Tensor) -> None:
+        """What was looked up has the gradient of the sum that it is a term of, wherever it is added."""
+        for term in terms:
+            if id(term) not in self._lookups:
+                continue
+            call, _ = self._lookups[id(term)]
+            index = call.input.expand(total.shape[:-1])
+            edge = get_gradient_edge(total)
+            self.calls.append(replace(call, input=index, edge=edge, shape=total.shape, dtype=total.dtype, added=True))
 
 
 def kind_of(layer: Layer) -> type[LayerKind]:
     """The kind of a layer."""
     return KINDS[layer.kind]
+
+
+def kind_of_uses(kinds: set[type[LayerKind]]) -> type[LayerKind] | None:
+    """The kind of a layer whose weight is used in these ways; ``None`` where there is none of several."""
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return TIED.get(frozenset(kinds))
 
 
 FEW = 16

@@ -6,11 +6,10 @@ import abc
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.precision import DOUBLE, Precision, wide, wide_like
+from lapwing.ground.precision import DOUBLE, Precision
 from lapwing.linalg.products import outer_sum
 
 Sharing: TypeAlias = Literal["expand", "reduce"]
@@ -73,17 +72,15 @@ class ColumnMoment(Moment):
 @final
 @dataclass(frozen=True, eq=False)
 class RowMoment(Moment):
-    """The second moment ``sum J_nkᵀ J_nk`` of explicit rows; beyond so many weights its diagonal alone.
+    """The second moment ``sum J_nkᵀ J_nk`` of explicit rows.
 
     Args:
         rows: Of every example and cotangent.
-        most: Weights that are kept together.
         count: See ``Moment``.
         precision: In what their products are made.
     """
 
     rows: Float[Tensor, "m d"]
-    most: int
     count: int = 0
     precision: Precision = DOUBLE
 
@@ -91,22 +88,15 @@ class RowMoment(Moment):
     def few(self) -> bool:
         """See ``Moment``."""
         m, d = self.rows.shape
-        return d <= self.most and is_few(1, d, m)
+        return is_few(1, d, m)
 
     def columns(self) -> Float[Tensor, "d m"]:
         """See ``Moment``."""
         return self.precision.operand(self.rows).mT
 
-    def total(self) -> Float[Tensor, "..."]:
+    def total(self) -> Float[Tensor, "d d"]:
         """See ``Moment``."""
-        d = self.rows.shape[1]
-        if d <= self.most:
-            return outer_sum(self.columns())
-        total = torch.zeros(d, **wide_like(self.rows))
-        for row in self.rows:  # one at a time: those of an embedding are large
-            numbers = wide(row)
-            total.addcmul_(numbers, numbers)
-        return total
+        return outer_sum(self.columns())
 
 
 def is_few(groups: int, rows: int, columns: int) -> bool:

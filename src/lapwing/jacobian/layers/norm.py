@@ -19,7 +19,7 @@ from lapwing.jacobian.layers.base import Call, Cost, Layer, LayerKind, Sizes, co
 class Norm(LayerKind):
     """``layer_norm``, ``batch_norm`` and ``group_norm``: a Jacobian as small as the parameters, explicit in g."""
 
-    elementwise = True
+    kronecker = False
 
     @classmethod
     def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, int]:

@@ -178,6 +178,11 @@ class Structured(Operator):
         """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``. Here ``Q / √Λ``."""
         return self._basis_times(positive(self.basis_eigenvalues).rsqrt())
 
+    @property
+    def root_cost(self) -> int:
+        """Multiplications of a product of ``root`` or ``inverse_root`` with a vector, about."""
+        return self.shape[0]
+
     def logdet(self) -> Float[Tensor, ""]:
         """The natural logarithm of the determinant, float64."""
         return positive(self.eigenvalues()).log().sum()

@@ -99,6 +99,11 @@ class BlockDiagonal(Structured):
         """The inverse roots of the blocks, side by side."""
         return self._side_by_side([block.inverse_root() for block in self.blocks])
 
+    @property
+    def root_cost(self) -> int:
+        """See ``Structured.root_cost``; the sum over the blocks."""
+        return sum(block.root_cost for block in self.blocks)
+
     def logdet(self) -> Float[Tensor, ""]:
         """The sum over the blocks."""
         return torch.stack([block.logdet() for block in self.blocks]).sum()

@@ -94,6 +94,11 @@ class Dense(Structured):
             return super().logdet()
         return 2 * lower.diagonal().log().sum()
 
+    @property
+    def root_cost(self) -> int:
+        """See ``Structured.root_cost``."""
+        return self.shape[0] ** 2
+
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag M + shift``."""
         return self.scale * self.matrix.diagonal() + self.shift

@@ -118,6 +118,12 @@ class Kronecker(Structured):
             largest *= float(side.spectrum.amax()) if side.spectrum.numel() else 0.0
         return largest
 
+    @property
+    def root_cost(self) -> int:
+        """See ``Structured.root_cost``; those of eigenvectors that are no diagonal's."""
+        sides = sum(basis.shape[-1] for basis in self.bases if basis.vectors.ndim > 1)
+        return self.shape[0] * max(1, sides)
+
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
         entries = self._eigenvalue(_diagonal(self.left), _diagonal(self.right))

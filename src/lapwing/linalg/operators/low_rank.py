@@ -66,6 +66,11 @@ class LowRank(Structured):
         _, m = self._directions
         return self._split_root(self._base_entries.rsqrt(), -1 / (1 + m + (1 + m).sqrt()))
 
+    @property
+    def root_cost(self) -> int:
+        """See ``Structured.root_cost``."""
+        return self.factor.numel()
+
     def logdet(self) -> Float[Tensor, ""]:
         """``log |D| + Σ log(1 + m)``."""
         _, m = self._directions
