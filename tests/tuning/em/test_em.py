@@ -270,7 +270,7 @@ class TestWarns:
     @pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(8)])
     def test_where_the_data_determine_nothing_at_the_start(self, structure: Any) -> None:
         posterior = TOY.fit(structure, lw.Isotropic(1e9))
-        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions.*Try a weaker prior"):
+        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions"):
             tuned = lw.tune(posterior, lw.EM(noise=False))
         assert len(tuned.trace) == 1
 
