@@ -19,7 +19,7 @@ from tests.posterior_cases import normal, refused, seeded
 
 SOLVERS: dict[str, Inner] = {
     "newton": NewtonCG(rtol=1e-8),
-    "descent": Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5), epochs=100),
+    "descent": Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5), epochs=60),
 }
 
 
