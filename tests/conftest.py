@@ -19,7 +19,19 @@ COUNTED = 10
 """Cases of one test whose lines are counted, spread over all: the others run too, but reach hardly a line more."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("_cov"):
+        mark_uncounted(items)
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="no CUDA device")
+    for item in items:
+        if item.get_closest_marker("gpu") is not None:
+            item.add_marker(skip)
+
+
+def mark_uncounted(items: list[pytest.Item]) -> None:
+    """Mark the tests whose lines are not counted."""
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         tests[item.nodeid.partition("[")[0]].append(item)
@@ -28,12 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             again = len(cases) > COUNTED and i * COUNTED // len(cases) == (i - 1) * COUNTED // len(cases)
             if again or any(item.path.is_relative_to(folder) for folder in ELSEWHERE):
                 item.add_marker(pytest.mark.no_cover)
-    if torch.cuda.is_available():
-        return
-    skip = pytest.mark.skip(reason="no CUDA device")
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(skip)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

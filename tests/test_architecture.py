@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.posterior_cases import labels, normal, seeded
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGE = Path(lw.__file__).parent
+INSIDE = f"{PACKAGE}{os.sep}"
 X, Y = normal(30, 1, 8, 8), labels(30, classes=3)
 
 
@@ -29,19 +31,20 @@ class Small(nn.Sequential):
 
 def entered(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, str]]]:
     """What a call returns, and the functions of lapwing that it enters, file and name, in the order of first entry."""
-    found: dict[tuple[str, str], None] = {}
+    found: dict[int, CodeType] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE):
-            found[path.relative_to(PACKAGE).as_posix(), frame.f_code.co_qualname] = None
+        code = frame.f_code
+        if event == "call" and id(code) not in found and code.co_filename.startswith(INSIDE):
+            found[id(code)] = code
 
     sys.setprofile(note)
     try:
         result = call()
     finally:
         sys.setprofile(None)
-    return result, list(found)
+    names = [(Path(code.co_filename).relative_to(PACKAGE).as_posix(), code.co_qualname) for code in found.values()]
+    return result, list(dict.fromkeys(names))
 
 
 def walk(title: str) -> list[tuple[str, str]]:

@@ -97,6 +97,6 @@ def test_a_language_model_of_fifty_thousand_tokens_is_tuned_in_bounded_memory(gu
     names = {**guide, "tokens": torch.randint(50257, (6, 4), generator=torch.Generator().manual_seed(0))}
     with Meter() as meter, warnings.catch_warnings():
         warnings.simplefilter("ignore", lw.ConvergenceWarning)  # of a network that was never trained
-        exec(block.replace("vocab_size=60", "vocab_size=50257").replace("(48, 1)", "(6, 1)"), names)
+        exec(block.replace("vocab_size=12", "vocab_size=50257").replace("(24, 1)", "(6, 1)"), names)
     assert names["posterior"].network.size == 50257 * 16 and names["text"].shape == (1, 6)
     assert meter.most < (512 + 768) * 2**20, "what the guide says"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +32,37 @@ def proposed(geometry: Geometry, out: Path, **options: Any) -> dict[str, Any]:
     return continued(geometry, scan, 0.1, out=out, effort=SMALL, **chosen)
 
 
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Path]]:
+    """What is proposed by a criterion after the scan so far, and where it was written."""
+
+    @cache
+    def by(criterion: str) -> tuple[dict[str, Any], Path]:
+        out = tmp_path_factory.mktemp(criterion) / "next"
+        return proposed(SO_FAR, out, criterion=criterion), out
+
+    return by
+
+
 @pytest.mark.parametrize("criterion", ["ese", "eig"])
-def test_what_is_left_is_judged_and_the_best_of_it_comes_first(criterion: str, tmp_path: Path) -> None:
-    found = proposed(SO_FAR, tmp_path / "next", criterion=criterion)
+def test_what_is_left_is_judged_and_the_best_of_it_comes_first(criterion: str, judged: Any) -> None:
+    found, out = judged(criterion)
     left = [math.pi * i / 6 for i in (1, 3, 4, 5)]  # those at hand are 0 and, nearly, 2
     assert found["candidates"] == pytest.approx(left) and found["measured"] == pytest.approx(SO_FAR.theta.tolist())
     assert found["next_angles"][0] == found["candidates"][int(np.argmax(found["scores"]))]
     assert len(set(found["next_angles"])) == 2 and set(found["next_angles"]) <= set(found["candidates"])
     assert found["settings"]["pixels"] == [8, 8] and all(np.isfinite(found["scores"]))
-    written = json.loads((tmp_path / "next" / "results.json").read_text())
+    written = json.loads((out / "results.json").read_text())
     assert written["next_angles"] == found["next_angles"] and written["seconds"] > 0
-    page = (tmp_path / "next" / "report.html").read_text()
+    page = (out / "report.html").read_text()
     assert "data:image/png;base64" in page and f"{math.degrees(found['next_angles'][0]):.4g}°" in page
 
 
-def test_fans_turn_all_the_way_and_units_do_not_matter(tmp_path: Path) -> None:
+def test_fans_turn_all_the_way_and_units_do_not_matter(judged: Any, tmp_path: Path) -> None:
     fan = FanBeam((8, 8), [0.0, 2.0], 10, source=40.0)
     assert max(proposed(fan, tmp_path)["candidates"]) == pytest.approx(5 / 3 * math.pi)
-    one, fine = proposed(SO_FAR, tmp_path), Parallel2d((7, 7), SO_FAR.theta, detector=8, pixel_size=2**-6)
+    one, _ = judged("ese")
+    fine = Parallel2d((7, 7), SO_FAR.theta, detector=8, pixel_size=2**-6)
     scan = DISC.sinogram(SO_FAR).float()
     other = continued(fine, scan, 0.1, count=2, candidates=6, criterion="ese", out=tmp_path, effort=SMALL)
     assert other["scores"] == pytest.approx(one["scores"], rel=1e-4)

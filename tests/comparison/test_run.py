@@ -168,7 +168,7 @@ def test_any_error_of_a_method_is_a_row_and_what_came_before_an_interrupt_is_kep
 
 
 def test_what_is_no_method_is_refused_before_anything_runs(model: nn.Sequential) -> None:
-    with unchecked(), pytest.raises(ConfigError, match=r"methods\['mine'\] to be one of Laplace.*Got .*KFAC"):
+    with unchecked(), pytest.raises(ConfigError, match=r"methods\['mine'\] to be one of Laplace"):
         compare(model, classes(45, 0), classes(40, 2), methods={"mine": lw.KFAC()})  # type: ignore[dict-item]
 
 

@@ -85,7 +85,7 @@ def test_a_step_descends_the_objective_of_the_rays_seen_and_those_held_out_are_n
 
 def test_a_network_that_does_not_learn_is_told_so() -> None:
     dead = nn.Sequential(nn.Conv2d(1, 1, 1, dtype=torch.float64), nn.Hardtanh(5.0, 6.0))
-    with pytest.warns(ConvergenceWarning, match="did not fit the scan: .* at step 0"):
+    with pytest.warns(ConvergenceWarning, match="did not fit the scan"):
         prior(patience=20).fit(dead, Z, RAYS, SINOGRAM, noise_std=NOISE)
 
 

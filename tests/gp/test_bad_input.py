@@ -133,7 +133,7 @@ def test_a_function_that_is_no_kernel_is_a_sentence() -> None:
         lw.GP(distance).fit((X, Y)).predict(X)
     with refused(NumericalError, "symmetric and positive definite"):
         lw.GP(distance, lw.Bernoulli()).fit((X, Y > 0)).predict(X)
-    with refused(UnsupportedError, "to draw functions from its prior. Got Custom(cdist)"):
+    with refused(UnsupportedError, "to draw functions from its prior"):
         lw.GP(distance).fit((X, Y)).draw_functions()
 
 
@@ -154,7 +154,7 @@ def test_a_noise_that_is_none(noise: float) -> None:
 
 def test_inputs_that_are_alike_without_noise_are_a_sentence() -> None:
     alike = torch.cat([X, X[:5] + 1e-12]), torch.cat([Y, Y[:5] + 1])
-    with pytest.raises(NumericalError, match=r"noise variance of 1.0e-20 .* fewer inputs that are nearly alike"):
+    with pytest.raises(NumericalError, match=r"noise variance of 1.0e-20"):
         lw.GP(likelihood=lw.Gaussian(1e20)).fit(alike).predict(X)
 
 
@@ -165,7 +165,7 @@ def test_repeated_inputs_without_noise_are_averaged() -> None:
 
 
 def test_a_solve_that_never_began_is_a_sentence() -> None:
-    with refused(NumericalError, "a solve that tells the mean before data"):
+    with refused(NumericalError, "tells the mean before data"):
         least_squares(torch.ones(3, 1), torch.zeros(3, 1), torch.zeros(3, 2))
 
 
@@ -224,7 +224,7 @@ def test_targets_that_never_vary_are_warned_of() -> None:
 def test_one_observation_predicts_and_does_not_tune() -> None:
     process = lw.GP(likelihood=lw.Gaussian(4.0)).fit((X[:1], Y[:1]))
     torch.testing.assert_close(process.mean(X), Y[:1].expand(12)[:, None])
-    with refused(DataError, "at least two observations to tune by"):
+    with refused(DataError, "at least two observations"):
         lw.tune(process)
 
 

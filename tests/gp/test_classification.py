@@ -117,7 +117,7 @@ def test_what_cannot_be_tuned_is_refused() -> None:
     process = lw.GP(lw.gp.Custom(lambda a, b: a @ b.mT), lw.Bernoulli()).fit((X, TWO))
     with unchecked(), refused(UnsupportedError, "a kernel with hyper-parameters"):
         lw.tune(process)
-    with refused(ConfigError, "the method to be one of Evidence, Subset"):
+    with refused(ConfigError, "one of Evidence, Subset"):
         lw.tune(lw.GP(KERNEL, lw.Bernoulli()).fit((X, TWO)), lw.gp.Pathwise())
 
 

@@ -105,9 +105,11 @@ def test_it_predicts_as_scikit_learn_does_with_the_same_kernel() -> None:
     assert ours[-1].sample_y(ours[:-1].transform(test_x), 5).shape == (len(test_x), 5)
 
 
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")  # it is not solved: that takes seconds
 def test_tables_are_read_in_double_precision_at_every_size() -> None:
     x = np.linspace(0, 1, 5_001)[:, None]
-    assert GPRegressor(tune=False).fit(x, x[:, 0]).posterior_.data.targets.dtype == torch.float64
+    large = GPRegressor(tune=False, samples=2, solver=lw.solvers.CG(rtol=0.5)).fit(x, x[:, 0])
+    assert large.posterior_.data.targets.dtype == torch.float64
     single = GPRegressor(tune=False, dtype=torch.float32).fit(x[:50], x[:50, 0]).posterior_
     assert single.data.targets.dtype == single.settings.dtype == torch.float32
 

@@ -35,19 +35,25 @@ FACTORIES = {
 }
 """Functions of torch that make a tensor on the CPU where no device is named, or none at all."""
 
+WIDE_TYPES = ("torch.float64", "torch.complex128", "WIDE")
+"""Float64, as a call asks for it."""
+
 HOSTS = {"predictive/quadrature.py": {"draw"}}
 """Methods that make a tensor on the CPU: of Sobol points."""
 
 
 def wide_calls(path: Path) -> Iterator[str]:
     """Calls in a file that make float64 on whatever device a tensor is, as line and name."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text(encoding="utf-8")
+    if not any(word in source for word in (*WIDE_TYPES, ".double")):
+        return  # most files: they need not be parsed
+    for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         name = node.func.attr
         named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
         given = [*map(ast.unparse, node.args), *named.values()]
-        asked = any(value in ("torch.float64", "torch.complex128", "WIDE") for value in given)
+        asked = any(value in WIDE_TYPES for value in given)
         on_cpu = "'cpu'" in given
         of_torch = ast.unparse(node.func).startswith("torch.")
         made_on_cpu = of_torch and name in FACTORIES and "device" not in named

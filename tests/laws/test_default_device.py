@@ -127,7 +127,7 @@ def test_a_loader_makes_its_batches_on_the_default_device() -> None:
             yield torch.zeros(9, 3), Y
 
     model = seeded(Watching)
-    with torch.device("meta"), refused(lw.LapwingError, "on the meta device, which holds shapes alone"):
+    with torch.device("meta"), refused(lw.LapwingError, "on the meta device"):
         lw.Laplace(lw.Categorical()).fit(model, Loader())
     assert torch.empty(0).device.type == "cpu"
 
@@ -146,5 +146,5 @@ DOORS: dict[str, Callable[[nn.Module], Any]] = {
 
 @pytest.mark.parametrize("door", list(DOORS))
 def test_inputs_without_values_are_refused(door: str) -> None:
-    with refused(lw.LapwingError, "on the meta device, which holds shapes alone"):
+    with refused(lw.LapwingError, "on the meta device"):
         DOORS[door](seeded(Watching))

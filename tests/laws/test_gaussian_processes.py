@@ -16,7 +16,7 @@ from lapwing.linear.solvers import Solver
 from lapwing.predictive import JointMoments, Regression
 from tests.posterior_cases import normal
 
-PRIOR, NOISE = 0.7, 12.0
+PRIOR, NOISE = 0.7, 1.5
 X, NEW = normal(30, 4), normal(6, 4, seed=1)
 Y = X @ normal(4, 1, seed=2) + 0.3 * normal(30, 1, seed=3)
 

@@ -167,7 +167,7 @@ def test_rank_one_is_the_score(name: str) -> None:
 @pytest.mark.parametrize("name", ["matrix gaussian", "projector gaussian"])
 def test_descent_finds_what_conjugate_gradients_find(name: str) -> None:
     given = case(name)
-    prior = Diagonal(float(given.ggn.trace()) / 5 * torch.ones_like(given.model.weights))
+    prior = Diagonal(float(given.ggn.trace()) / 2 * torch.ones_like(given.model.weights))
     for problem in (Problem.of(given.model, prior), Problem.of(given.model, prior).function_view()):
         b = normal(problem.size, 2, seed=8)
         found = SGD(batch=len(given.outputs), rtol=1e-6).solve(problem, b)

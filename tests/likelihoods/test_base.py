@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
-from math import pi, prod
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -36,31 +35,29 @@ def flat(case: Any) -> tuple[Tensor, Tensor]:
     return case.outputs.flatten(0, lead - 1), case.targets.flatten(0, lead - 1)
 
 
-def support(case: Any, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Targets and weights whose weighted sums are expectations under p(y | f), for outputs [m, c].
+def support(case: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Targets [k, m] or [k, m, c] and weights [k, m] whose weighted sums are expectations, for outputs [m, c].
 
     Exact: all values of a discrete target (counts: up to 60, or 30), a Gauss-Hermite rule for a Gaussian one.
     """
     likelihood = case.likelihood
+    m, c = outputs.shape
     if isinstance(likelihood, Categorical):
-        for k in range(outputs.shape[1]):
-            yield torch.full(outputs.shape[:1], k), torch.softmax(outputs, -1)[:, k]
-        return
+        return torch.arange(c)[:, None].expand(c, m), torch.softmax(outputs, -1).mT
     if isinstance(likelihood, Bernoulli | Poisson | NegativeBinomial):
         values = range({Bernoulli: 2, Poisson: 60, NegativeBinomial: 30}[type(likelihood)])
-        for value in product(values, repeat=outputs.shape[1]):
-            targets = torch.tensor(value, dtype=torch.float64).expand_as(outputs)
-            yield targets, torch.exp(-likelihood.nll(outputs, targets))
-        return
+        points = torch.tensor(list(product(values, repeat=c)), dtype=torch.float64)
+        targets = points[:, None].expand(len(points), m, c)
+        return targets, torch.exp(-likelihood.nll(outputs.expand_as(targets), targets))
     means = likelihood.mean(outputs)
     if isinstance(likelihood, HeteroscedasticGaussian):
         std = torch.exp(0.5 * outputs[:, means.shape[1] :])
     else:
         std = torch.tensor(likelihood.noise_std).expand_as(means)
     nodes, weights = np.polynomial.hermite_e.hermegauss(6)
-    for index in product(range(6), repeat=means.shape[1]):
-        weight = prod(weights[i] for i in index) / (2 * pi) ** (0.5 * len(index))
-        yield means + std * torch.tensor(nodes[list(index)]), torch.full(means.shape[:1], weight)
+    indices = np.array(list(product(range(6), repeat=means.shape[1])))
+    weight = torch.tensor(weights[indices].prod(1) / (2 * pi) ** (0.5 * means.shape[1]))
+    return means + std * torch.tensor(nodes[indices])[:, None], weight[:, None].expand(len(indices), m)
 
 
 def test_score_is_the_gradient_of_the_log_likelihood(case: Any) -> None:
@@ -83,21 +80,17 @@ def test_hessian_is_the_second_derivative_of_the_loss(case: Any) -> None:
 def test_hessian_is_the_expected_second_derivative_and_the_fisher_information(case: Any) -> None:
     outputs, _ = flat(case)
     likelihood = case.likelihood
-    total = torch.zeros(outputs.shape[0], dtype=torch.float64)
-    first = torch.zeros_like(outputs)
-    fisher = torch.zeros(*outputs.shape, outputs.shape[1], dtype=torch.float64)
-    expected_hessian = torch.zeros_like(fisher)
-    for targets, weight in support(case, outputs):
-        score = likelihood.score(outputs, targets)
-        total += weight
-        first += weight[:, None] * score
-        fisher += weight[:, None, None] * score[:, :, None] * score[:, None, :]
-        if isinstance(likelihood, EXPECTED):
-            expected_hessian += weight[:, None, None] * vmap(hessian(likelihood.nll))(outputs, targets)
-    torch.testing.assert_close(total, torch.ones_like(total))
+    targets, weights = support(case, outputs)
+    points = outputs.expand(len(targets), *outputs.shape)
+    scores = likelihood.score(points, targets)
+    first = torch.einsum("km,kmc->mc", weights, scores)
+    fisher = torch.einsum("km,kmc,kmd->mcd", weights, scores, scores)
+    torch.testing.assert_close(weights.sum(0), torch.ones(len(outputs), dtype=torch.float64))
     torch.testing.assert_close(first, torch.zeros_like(first))
     torch.testing.assert_close(fisher, likelihood.hessian(outputs))
     if isinstance(likelihood, EXPECTED):
+        second = vmap(vmap(hessian(likelihood.nll)))(points, targets)
+        expected_hessian = torch.einsum("km,kmcd->mcd", weights, second)
         torch.testing.assert_close(expected_hessian, likelihood.hessian(outputs))
 
 

@@ -103,7 +103,7 @@ def test_labels_drawn_from_the_probabilities_are_calibrated(generator: torch.Gen
 
 @pytest.mark.parametrize("score", [ece, adaptive_ece, reliability])
 def test_no_bins_costs_a_sentence(score, predictions: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(ConfigError, match=r"bins of at least 1. Got 0. Try bins=15"):
+    with pytest.raises(ConfigError, match="bins of at least 1"):
         score(*predictions, bins=0)
 
 

@@ -32,8 +32,6 @@ from lapwing.posteriors import WeightPosterior
 from lapwing.priors import Prior
 from tests.posterior_cases import labels, normal, seeded
 
-laplace = pytest.importorskip("laplace")
-backends = pytest.importorskip("laplace.curvature")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the peer
 
 PRIOR, NOISE_STD = 0.7, 0.5
@@ -69,8 +67,15 @@ def problem(name: str) -> tuple[nn.Module, Likelihood, Tensor, Tensor, Tensor]:
     raise LookupError(name)
 
 
+@pytest.fixture(scope="module")
+def backends() -> Any:
+    """The library is loaded here and not by the module, whose import every process of the tests would wait for."""
+    return pytest.importorskip("laplace.curvature")
+
+
 def peer(name: str, weights: str, structure: str, backend: Any, prior: Any = PRIOR, **options: Any) -> Any:
     """laplace-torch fitted to a problem; it leaves hooks behind, so it gets a copy of the network."""
+    laplace = pytest.importorskip("laplace")
     model, likelihood, x, y, _ = problem(name)
     regression = isinstance(likelihood, lw.Gaussian)
     if regression:
@@ -129,7 +134,7 @@ COMBINATIONS = [(name, part, held) for name in PROBLEMS for part in ("all", "las
 
 
 @pytest.mark.parametrize(("name", "weights", "structure"), COMBINATIONS)
-def test_same_posterior_as_curvlinops(name: str, weights: str, structure: str) -> None:
+def test_same_posterior_as_curvlinops(backends: Any, name: str, weights: str, structure: str) -> None:
     other = peer(name, weights, structure, backends.CurvlinopsGGN)
     tolerance = 1e-6 if structure == "full" else 1e-9
     check_same(ours(name, weights, structure), other, problem(name)[4], tolerance)
@@ -138,12 +143,12 @@ def test_same_posterior_as_curvlinops(name: str, weights: str, structure: str) -
 @pytest.mark.parametrize(
     ("name", "weights", "structure"), [it for it in COMBINATIONS if it != ("convolutional", "all", "kron")]
 )
-def test_same_posterior_as_backpack(name: str, weights: str, structure: str) -> None:
+def test_same_posterior_as_backpack(backends: Any, name: str, weights: str, structure: str) -> None:
     other = peer(name, weights, structure, backends.BackPackGGN)
     check_same(ours(name, weights, structure), other, problem(name)[4])
 
 
-def test_tuning_by_marglik_is_the_evidence_gradient() -> None:
+def test_tuning_by_marglik_is_the_evidence_gradient(backends: Any) -> None:
     """Its 300 steps of Adam end where our ascent does, as ``docs/migration.md`` says."""
     other = peer("classifier", "all", "kron", backends.CurvlinopsGGN)
     other.optimize_prior_precision(method="marglik", n_steps=300, lr=0.05)
@@ -153,7 +158,7 @@ def test_tuning_by_marglik_is_the_evidence_gradient() -> None:
     assert tuned.log_marginal() == pytest.approx(float(other.log_marginal_likelihood()), rel=1e-9)
 
 
-def test_backpack_mixes_expand_and_reduce() -> None:
+def test_backpack_mixes_expand_and_reduce(backends: Any) -> None:
     """BackPACK's convolution: G of KFAC-reduce, ⊗ T times A of KFAC-expand for T positions; the bias as in reduce."""
     model, likelihood, x, y, new = problem("convolutional")
     recipe = lw.Laplace(likelihood, prior=lw.Isotropic(PRIOR), structure=lw.KFAC(bias="separate"))
@@ -172,7 +177,7 @@ def test_backpack_mixes_expand_and_reduce() -> None:
     assert mixed.log_marginal() != pytest.approx(expand.log_marginal(), rel=1e-3)
 
 
-def test_kfac_reduce() -> None:
+def test_kfac_reduce(backends: Any) -> None:
     class Reduce(backends.CurvlinopsGGN):
         def kron(self, x: Tensor, y: Tensor, N: int, **options: Any) -> Any:
             return super().kron(x, y, N, kfac_approx="reduce", **options)
@@ -184,13 +189,13 @@ def test_kfac_reduce() -> None:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_a_precision_a_layer_is_one_a_parameter_there(structure: str) -> None:
+def test_a_precision_a_layer_is_one_a_parameter_there(backends: Any, structure: str) -> None:
     there = torch.tensor([0.3, 0.3, 2.0, 2.0], dtype=torch.float64)
     other = peer("classifier", "all", structure, backends.BackPackGGN, prior=there)
     check_same(ours("classifier", "all", structure, lw.Layerwise((0.3, 2.0))), other, problem("classifier")[4])
 
 
-def test_subnetwork() -> None:
+def test_subnetwork(backends: Any) -> None:
     model, likelihood, x, y, new = problem("classifier")
     index = torch.tensor([1, 5, 30, 32, 40, 58])
     mask = torch.zeros(59, dtype=torch.bool).index_fill(0, index, True)
@@ -201,7 +206,7 @@ def test_subnetwork() -> None:
     close(posterior.predict(new).logits.covariance, covariance, 1e-9)
 
 
-def test_gaussian_process() -> None:
+def test_gaussian_process(backends: Any) -> None:
     """The same posterior in function space.
 
     Its evidence is ½ nc log 2π + log p(y | θ*) more than the exact log N(y; m, K + σ²), which is the evidence here at

@@ -52,7 +52,7 @@ def test_a_joint_covariance_holds_the_rows_of_a_few_inputs_at_a_time() -> None:
 def test_a_solve_that_stops_short_warns_with_its_residual(ask: str) -> None:
     posterior, x = fitted(lw.solvers.CG(rtol=1e-10, max_iterations=1)), problem("images").new
     assert not posterior.solved_outputs(x).solution.converged
-    with pytest.warns(lw.ConvergenceWarning, match=r"relative residual of .* Try a preconditioner"):
+    with pytest.warns(lw.ConvergenceWarning, match="relative residual of"):
         match ask:
             case "predict":
                 posterior.predict(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,23 @@ def test_a_prior_that_products_do_not_resolve_is_warned_of(name: str) -> None:
     assert len(fit) == len(moved) == 1
 
 
-def test_a_search_warns_of_its_end_alone() -> None:
-    posterior = fitted("KFAC", "single")
-    held_out = (NEW, labels(5, classes=3))
+def said(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What a call returns, and its warnings of precision."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        tuned = lw.tune(posterior, lw.Validation(held_out, bounds=(1e-9, 1.0)))
-    assert tuned.prior_precisions.min() <= 1.0
-    assert sum(issubclass(each.category, lw.PrecisionWarning) for each in told) <= 1
+        result = call()
+    return result, [str(each.message) for each in told if issubclass(each.category, lw.PrecisionWarning)]
+
+
+@pytest.mark.parametrize(("strongest", "warnings_at_its_end"), [(1.0, 0), (1e-8, 1)])
+def test_a_search_warns_of_its_end_alone(strongest: float, warnings_at_its_end: int) -> None:
+    """It tries priors that products do not resolve; where it ends at one, that is said as if it had begun there."""
+    posterior = fitted("KFAC", "single")
+    held_out = lw.Validation((NEW, labels(5, classes=3)), bounds=(1e-9, strongest))
+    tuned, of_search = said(lambda: lw.tune(posterior, held_out))
+    _, of_end = said(lambda: posterior.with_hyperparameters(tuned.prior, tuned.likelihood))
+    assert of_search == of_end
+    assert len(of_end) == warnings_at_its_end
 
 
 def test_variances_of_single_weights_have_no_such_error() -> None:

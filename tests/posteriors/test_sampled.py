@@ -115,7 +115,7 @@ class TestSolves:
     @pytest.mark.parametrize("ask", ["draws", "predict", "evidence"])
     def test_that_stop_short_warn_with_their_residual(self, ask: str) -> None:
         posterior = fitted(solver=lw.solvers.CG(rtol=1e-10, max_iterations=1))
-        with pytest.warns(lw.ConvergenceWarning, match=r"relative residual of .* Try a preconditioner"):
+        with pytest.warns(lw.ConvergenceWarning, match="relative residual of"):
             match ask:
                 case "draws":
                     _ = posterior.draws

@@ -54,7 +54,7 @@ def test_a_prior_at_the_end_of_its_range_is_no_answer(method: Any) -> None:
     with torch.no_grad():
         model.bias.zero_()
     posterior = lw.Laplace(lw.Gaussian(), prior=lw.Layerwise()).fit(model, (x, normal(20, 1, seed=1)))
-    with pytest.warns(ConvergenceWarning, match=r"1 of 2 prior precisions to 1e\+12.*Isotropic\(\)"):
+    with pytest.warns(ConvergenceWarning, match=r"1 of 2 prior precisions to 1e\+12"):
         lw.tune(posterior, method)
 
 

@@ -222,9 +222,9 @@ def check_suitable(kernel: Kernels, mean: Mean, data: Observations) -> None:
         DataError: If observations do not tell a linear mean.
     """
     some = data.inputs[:2]
-    kernels = kernel if isinstance(kernel, tuple) else (kernel,) * data.outputs
-    if len(kernels) != data.outputs:
-        got = f"{len(kernels)} for {data.outputs} outputs"
+    kernels = kernel if isinstance(kernel, tuple) else (kernel,)
+    if isinstance(kernel, tuple) and len(kernel) != data.outputs:
+        got = f"{len(kernel)} for {data.outputs} outputs"
         raise ShapeError("a kernel for all outputs, or one an output", got, "kernel=(Matern(1.0), RBF(2.0)) for two")
     for each in kernels:
         found = each(some, some[:1])

@@ -85,7 +85,7 @@ def test_right_draws_pass(seed: int) -> None:
     assert found.passed and found.rejected == ()
     assert [family.name for family in found.families] == ["random", "stiff", "sloppy"]
     assert str(found).startswith("200 draws of 60 numbers agree with their precision: none of 12 checks rejects")
-    assert "off by 6.1 % in all directions, or by 12 % along the 16 random, 16 stiff, 16 sloppy ones" in str(found)
+    assert "off by 6.1 % in all directions, or by 12 % along" in str(found)
     assert str(found).endswith(".") and ". " not in str(found), "one sentence"
 
 

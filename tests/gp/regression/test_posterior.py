@@ -308,6 +308,6 @@ def test_draws_that_are_off_by_more_than_the_noise_say_so() -> None:
     """A tolerance of a hundredth of the function is ten times the noise, and variances are read from such draws."""
     x = torch.linspace(0, 10, 60, dtype=torch.float64)[:, None]
     recipe = GP(RBF(1.5), lw.Gaussian(1e6), solver=SDD(), mean="zero", samples=8)
-    with pytest.warns(ConvergenceWarning, match=r"standard deviations of the noise.* Try solver=SDD\(rtol=0\.000"):
+    with pytest.warns(ConvergenceWarning, match=r"solver=SDD\(rtol=0\.000"):
         found = recipe.fit((x, x.sin())).functions
     assert found.solution.converged

@@ -203,6 +203,6 @@ def test_a_solve_that_rounding_ends_says_which_precision_does_not() -> None:
         GP(100.0 * RBF(1.0), lw.Gaussian(1e6), solver=lw.solvers.CG(rtol=1e-7), dtype=dtype).fit((x, x.sin()))
         for dtype in (torch.float32, None)
     )
-    with pytest.warns(ConvergenceWarning, match=r"float32 resolves no more, .* Try dtype=torch.float64"):
+    with pytest.warns(ConvergenceWarning, match="float32 resolves no more"):
         single.mean(x)
     torch.testing.assert_close(double.mean(x), x.sin(), rtol=0, atol=1e-3)

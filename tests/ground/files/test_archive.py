@@ -137,7 +137,7 @@ def test_missing_file_is_reported_as_python_does(tmp_path: Path) -> None:
 def test_cut_short(kept: int, tmp_path: Path) -> None:
     written(tmp_path / "a", torch.ones(100))
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:kept])
-    with pytest.raises(DataError, match=r"Expected a whole file .*cut short.*Try copying it again"):
+    with pytest.raises(DataError, match="cut short"):
         KIND.header(tmp_path / "a")
 
 
@@ -185,10 +185,10 @@ def test_another_format(tmp_path: Path) -> None:
 
 def test_newer_schema_says_what_to_install_and_one_too_old_is_refused(tmp_path: Path) -> None:
     replace(KIND, schema=2).write(tmp_path / "a", HEADER, Tensors())
-    with pytest.raises(DataError, match=r"schema 1 to 1.*of schema 2.*pip install 'lapwing>=0\.1\.0'"):
+    with pytest.raises(DataError, match=r"of schema 2.*lapwing>=0\.1\.0"):
         KIND.header(tmp_path / "a")
     written(tmp_path / "b", torch.ones(2))
-    with pytest.raises(DataError, match=r"schema 2 to 3.*of schema 1.*Try the lapwing that wrote it"):
+    with pytest.raises(DataError, match="the lapwing that wrote it"):
         replace(KIND, schema=3, oldest=2).header(tmp_path / "b")
 
 

@@ -1,14 +1,24 @@
-"""The rows with the largest output curvature against dense matrices."""
+"""Rows of some examples, and those with the largest output curvature, against dense matrices."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, TooLargeError
+from lapwing.ground.data.sources import Data
+from lapwing.ground.errors import ConfigError, ShapeError, TooLargeError, UnsupportedError
+from lapwing.linalg import Diagonal, LowRank
+from lapwing.linear.preconditioners import balanced, balanced_by_shape
+from lapwing.linear.problem import Problem as LinearProblem
 from lapwing.posteriors import MatrixFreePosterior
-from tests.posterior_cases import Linearised, Problem, problem, refused
+from tests.linear.preconditioners.cases import close, setting
+from tests.operators import GramMatrix
+from tests.posterior_cases import Linearised, Problem, normal, problem, refused
 
 NAMES = ("categorical", "images", "tokens", "pixels", "gaussian-per-output", "poisson")
 
@@ -73,3 +83,97 @@ def test_what_does_not_fit_is_refused() -> None:
         lw.preconditioners.TopRows(5, max_bytes=100).approximate(posterior.problem)
     with pytest.raises(ConfigError, match="rank"):
         lw.preconditioners.TopRows(0)
+
+
+def test_all_examples_are_the_precision_itself() -> None:
+    products, dense = setting()
+    close(
+        lw.preconditioners.Subsample(10).approximate(products).dense(),
+        dense.ggn + 0.7 * torch.eye(products.size).double(),
+    )
+
+
+def test_some_examples_stand_for_all() -> None:
+    products, dense = setting("gaussian")
+    identity = torch.eye(products.size).double()
+    plain = lw.preconditioners.Subsample(5, scaled=False).approximate(products).dense() - 0.7 * identity
+    scaled = lw.preconditioners.Subsample(5).approximate(products).dense() - 0.7 * identity
+    close(scaled, 2 * plain)
+    assert torch.linalg.eigvalsh(dense.ggn - plain).min() > -1e-10
+    assert plain.trace() > 0
+
+
+def test_each_label_stands_for_its_own() -> None:
+    """Three of nine and three of four examples: each counts three times, or four thirds."""
+    case = problem("categorical")
+    y = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0])
+    case = replace(case, x=normal(13, 3), y=y)
+    posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=lw.MatrixFree()))
+    assert isinstance(posterior, MatrixFreePosterior)
+    expected = torch.zeros(posterior.network.size, posterior.network.size).double()
+    for label, weight in ((0, 3.0), (1, 4 / 3)):
+        first = (y == label).nonzero()[:3, 0]
+        expected += weight * Linearised(replace(case, x=case.x[first], y=y[first]), posterior.network).ggn
+    close(lw.preconditioners.Subsample(6).curvature(posterior.problem).dense(), expected)
+
+
+def positions(targets: Tensor, batch: int = 2, *, shuffle: bool = False) -> Data:
+    """Data whose inputs are their own positions."""
+    x = torch.arange(len(targets)).double()[:, None]
+    return Data(DataLoader(TensorDataset(x, targets), batch_size=batch, shuffle=shuffle))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_examples_are_spread_over_the_labels(shuffle: bool) -> None:
+    targets = torch.tensor([0, 0, -100, 0, 0, 1, 1, -100, 2])
+    data = positions(targets, shuffle=shuffle)
+    for count, expected in ((3, [0, 1, 2]), (5, [0, 0, 1, 1, 2]), (50, [0, 0, 0, 0, 1, 1, 2])):
+        inputs, labels, weights = balanced(data, count)
+        for label, examples in ((0, 4), (1, 2), (2, 1)):
+            assert float(weights[labels == label].sum()) == pytest.approx(examples)
+        assert labels.sort().values.tolist() == expected
+        assert isinstance(inputs, Tensor) and targets[inputs[:, 0].long()].equal(labels)
+
+
+def test_examples_of_too_few_labels_stand_for_all() -> None:
+    weights = balanced(positions(torch.tensor([0, 0, 1, 2, -100])), 2)[2]
+    assert weights.tolist() == pytest.approx([8 / 3, 4 / 3])
+
+
+def test_examples_without_labels_are_spread_over_the_data() -> None:
+    inputs, _, weights = balanced(positions(torch.zeros(9, 2)), 3)
+    assert weights.tolist() == [3.0, 3.0, 3.0]
+    assert isinstance(inputs, Tensor) and inputs[:, 0].tolist() == [0, 4, 8]
+
+
+def test_examples_of_several_shapes_are_chosen_shape_by_shape() -> None:
+    """Sequences of two lengths, each read in two batches, are not put together; every example stands for as many."""
+    lengths = (3, 4, 3, 4)
+    batches = [(torch.full((2, t), i), torch.full((2, t), i)) for i, t in enumerate(lengths)]
+    short, long = balanced_by_shape(Data(batches), 4)
+    assert torch.equal(short[0], short[1]) and short[0].shape[1] == 3 and long[0].shape[1] == 4
+    assert len(short[2]) + len(long[2]) == 4 and float(short[2].sum() + long[2].sum()) == 8.0
+    labels = [(torch.zeros(3, 2), torch.tensor([0, 0, 1])), (torch.zeros(2, 5), torch.tensor([1, 1]))]
+    parts = balanced_by_shape(Data(labels), 4)
+    assert [part[1].tolist() for part in parts] == [[0, 1, 0], [1]]
+    torch.testing.assert_close(torch.cat([part[2] for part in parts]), torch.tensor([1.0, 1.5, 1.0, 1.5]).double())
+    with pytest.raises(ShapeError, match="padding"):
+        balanced(Data(batches), 4)
+
+
+def test_operators_alone_have_no_examples() -> None:
+    rows = LowRank(torch.eye(3).double())
+    alone = LinearProblem(GramMatrix(rows), Diagonal(torch.ones(3).double()))
+    with refused(UnsupportedError, "a linear model and data"):
+        lw.preconditioners.Subsample(2).approximate(alone)
+
+
+def test_a_factor_that_does_not_fit_is_refused() -> None:
+    products, _ = setting()
+    with refused(TooLargeError, "100 bytes"):
+        lw.preconditioners.Subsample(5, max_bytes=100).approximate(products)
+
+
+def test_no_examples_are_refused() -> None:
+    with refused(ConfigError, "examples of at least 1"):
+        lw.preconditioners.Subsample(0)

@@ -19,7 +19,7 @@ from tests.posterior_cases import normal, refused, seeded
 
 SOLVERS: dict[str, Inner] = {
     "newton": NewtonCG(rtol=1e-8),
-    "descent": Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5), epochs=100),
+    "descent": Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.5), epochs=60),
 }
 
 
@@ -53,7 +53,7 @@ def test_twins_see_the_same_mini_batches() -> None:
     inner = Descent(lambda parameters: torch.optim.SGD(parameters, lr=0.1), epochs=30, decay=False)
     recipe = lw.HessianFree(lw.Gaussian(0.5), prior=lw.Isotropic(2.0), fits=PreTrained(), inner=inner, scale=1e-2)
     model = seeded(lambda: torch.nn.Linear(2, 2), 0)
-    first, second = (recipe.fit(model, loader, x).covariances.responses for _ in range(2))
+    first, second = (recipe.fit(model, loader, x[:1]).covariances.responses for _ in range(2))
     torch.testing.assert_close(first.plus, -first.minus, rtol=1e-10, atol=1e-15)
     assert first.refit.work.gradients >= 2 * 2 * 30
     assert float((first.plus - second.plus).abs().max() / first.plus.abs().max()) > 1e-3

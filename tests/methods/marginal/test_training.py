@@ -110,7 +110,7 @@ def test_a_fit_that_was_still_improving_gets_a_sentence() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     with pytest.warns(ConvergenceWarning, match=r"still falling.*try epochs=120") as caught:
-        train_marginal(model, (x, torch.sin(2 * x)), lw.Gaussian(), epochs=60)
+        train_marginal(model, (x, torch.sin(2 * x)), lw.Gaussian(), epochs=60, updates=ByEvidence(every=5))
     assert len(caught) == 1
 
 

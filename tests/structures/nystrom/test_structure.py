@@ -146,7 +146,7 @@ def test_the_error_decreases_in_the_landmarks(landmarks: Any) -> None:
     assert means[-1][1] < 1e-9
 
 
-def test_the_bound_of_the_theorem_holds_in_every_one_of_100_draws() -> None:
+def test_the_bound_of_the_theorem_holds_in_every_one_of_36_draws() -> None:
     """``|Σ' - Σ| ≤ σ⁴ c_Λ E' + σ²`` and ``E' ≤ λ_{M+1} + n c / √M c_κ (2 + log 1/δ)`` (Deng et al. 2022, theorem 1)."""
     case, _, rows, hessian = dense("categorical")
     exact = torch.linalg.inv(rows.mT @ hessian @ rows + torch.eye(rows.shape[1], dtype=torch.float64) / VARIANCE)
@@ -155,7 +155,7 @@ def test_the_bound_of_the_theorem_holds_in_every_one_of_100_draws() -> None:
     largest = float(torch.linalg.matrix_norm(hessian, 2))
     differences = []
     task = task_of(case)
-    for seed in range(100):
+    for seed in range(36):
         size = 2 + seed % 9
         posterior = lw.Nystrom(**all_of(size), seed=seed, residual=False).fit(task)
         assert isinstance(posterior, lw.posteriors.NystromPosterior)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -81,18 +81,20 @@ class Regression:
         covariance = torch.linalg.inv(noise * self.x.mT @ self.x + torch.diag(prior))
         return noise * covariance @ self.x.mT @ self.y[:, 0], 1 - prior * covariance.diagonal()
 
-    def best(self, groups: int = 1, *, noisy: bool = False) -> tuple[Tensor, float]:
-        """Precisions and noise of largest evidence, by a search that knows no gradient."""
 
-        def negative(logs: np.ndarray) -> float:
-            values = torch.tensor(np.exp(logs))
-            return -self.evidence(values[:groups], float(values[-1]) if noisy else 1.0)
+@cache
+def best(case: Regression, groups: int = 1, *, noisy: bool = False) -> tuple[Tensor, float]:
+    """Precisions and noise of largest evidence, by a search that knows no gradient."""
 
-        options = {"xatol": 1e-9, "fatol": 1e-11, "maxfev": 4000}
-        found = minimize(negative, np.zeros(groups + noisy), method="Nelder-Mead", options=options)
-        assert found.success
-        values = torch.tensor(np.exp(found.x))
-        return values[:groups], float(values[-1]) if noisy else 1.0
+    def negative(logs: np.ndarray) -> float:
+        values = torch.tensor(np.exp(logs))
+        return -case.evidence(values[:groups], float(values[-1]) if noisy else 1.0)
+
+    options = {"xatol": 1e-9, "fatol": 1e-11, "maxfev": 4000}
+    found = minimize(negative, np.zeros(groups + noisy), method="Nelder-Mead", options=options)
+    assert found.success
+    values = torch.tensor(np.exp(found.x))
+    return values[:groups], float(values[-1]) if noisy else 1.0
 
 
 class Counted:

@@ -136,7 +136,7 @@ class TestFile:
 
 class TestResume:
     @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
-    @pytest.mark.parametrize(("name", "kind"), zip(("gaussian", "categorical") * 3, STRUCTURES, strict=False))
+    @pytest.mark.parametrize(("name", "kind"), [*zip(("gaussian", "categorical") * 3, STRUCTURES, strict=False)])
     @pytest.mark.no_cover
     def test_the_trace_is_that_of_a_run_that_was_not_interrupted(self, kind: str, name: str, tmp_path: Path) -> None:
         case, structure = learnt(name), STRUCTURES[kind]

@@ -15,7 +15,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linear.tangent import Mode, Tangent
 from lapwing.tuning.em.expectation import warn_unless_found
 from tests.posterior_cases import STRUCTURES, Linearised, Problem, mlp, normal, portrait, problem, refused
-from tests.tuning.em.cases import Regression, learnt
+from tests.tuning.em.cases import Regression, best, learnt
 
 TOY = Regression()
 LARGE = Regression(60, (18, 12))
@@ -32,13 +32,13 @@ class TestExact:
     @pytest.mark.parametrize("noise", [False, True])
     def test_ends_at_the_maximum_of_the_dense_evidence(self, noise: bool) -> None:
         tuned = lw.tune(TOY.fit(), lw.EM(noise=noise, **PRECISE))
-        precisions, best_noise = TOY.best(noisy=noise)
+        precisions, best_noise = best(TOY, noisy=noise)
         torch.testing.assert_close(tuned.prior_precisions, precisions, rtol=2e-4, atol=0)
         assert precision_of(tuned) == pytest.approx(best_noise, rel=2e-4)
 
     def test_every_group_ends_at_the_maximum(self) -> None:
         tuned = lw.tune(UNEQUAL.fit(prior=lw.Layerwise(500.0)), lw.EM(**PRECISE))
-        precisions, noise = UNEQUAL.best(2, noisy=True)
+        precisions, noise = best(UNEQUAL, 2, noisy=True)
         torch.testing.assert_close(tuned.prior_precisions, precisions, rtol=2e-4, atol=0)
         assert precision_of(tuned) == pytest.approx(noise, rel=2e-4)
         assert precisions[0] > 10 * precisions[1]
@@ -47,7 +47,7 @@ class TestExact:
         tuned = lw.tune(LARGE.fit(), lw.EM(noise=False))
         alphas = [step.prior_precision[0] for step in tuned.trace]
         assert alphas[0] == 500.0 and alphas == sorted(alphas, reverse=True) and len(alphas) <= 5 + 1
-        assert alphas[-1] == pytest.approx(float(LARGE.best()[0]), rel=0.01)
+        assert alphas[-1] == pytest.approx(float(best(LARGE)[0]), rel=0.01)
 
     @pytest.mark.parametrize("noise", [True, False])
     def test_the_trace_says_what_the_dense_model_says(self, noise: bool) -> None:
@@ -124,7 +124,7 @@ class TestDraws:
     def test_ends_within_five_percent_of_the_maximum_in_five_steps(self, solver: Any, sampled: bool) -> None:
         structure = lw.Sampled(4, solver=solver) if sampled else lw.MatrixFree(solver=solver)
         tuned = lw.tune(LARGE.fit(structure), lw.EM(noise=False))
-        assert tuned.prior_precisions.item() == pytest.approx(float(LARGE.best()[0]), rel=0.05)
+        assert tuned.prior_precisions.item() == pytest.approx(float(best(LARGE)[0]), rel=0.05)
         assert len(tuned.trace) <= 5 + 1
         assert tuned.trace[-1].log_marginal is None
 
@@ -133,7 +133,7 @@ class TestDraws:
     def test_many_draws_find_the_precisions_of_every_group_and_of_the_noise(self, estimator: Any) -> None:
         posterior = UNEQUAL.fit(lw.MatrixFree(), prior=lw.Layerwise(500.0))
         tuned = lw.tune(posterior, lw.EM(estimator=estimator, samples=3000))
-        precisions, noise = UNEQUAL.best(2, noisy=True)
+        precisions, noise = best(UNEQUAL, 2, noisy=True)
         torch.testing.assert_close(tuned.prior_precisions, precisions, rtol=0.06, atol=0)
         assert precision_of(tuned) == pytest.approx(noise, rel=0.02)
 
@@ -167,7 +167,7 @@ class TestDraws:
 
     def test_more_draws_than_a_sampled_posterior_has_are_made(self) -> None:
         few = lw.tune(TOY.fit(lw.Sampled(3, seed=7)), lw.EM(samples=1000, noise=False))
-        assert few.prior_precisions.item() == pytest.approx(float(TOY.best()[0]), rel=0.05)
+        assert few.prior_precisions.item() == pytest.approx(float(best(TOY)[0]), rel=0.05)
         assert few.initial is not None and few.initial.shape[1] == few.draws.shape[1] == 3
 
     def test_warns_where_the_draws_missed_their_tolerance(self) -> None:
@@ -178,7 +178,7 @@ class TestDraws:
     def test_one_draw_is_enough_to_go_on(self) -> None:
         tuned = lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(samples=1, noise=False))
         assert tuned.trace[-1].effective_dimension_error is None
-        assert tuned.prior_precisions.item() == pytest.approx(float(TOY.best()[0]), rel=0.5)
+        assert tuned.prior_precisions.item() == pytest.approx(float(best(TOY)[0]), rel=0.5)
 
 
 class TestAnyPosterior:
@@ -270,7 +270,7 @@ class TestWarns:
     @pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(8)])
     def test_where_the_data_determine_nothing_at_the_start(self, structure: Any) -> None:
         posterior = TOY.fit(structure, lw.Isotropic(1e9))
-        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions.*Try a weaker prior"):
+        with pytest.warns(ConvergenceWarning, match="less than 0.01 directions"):
             tuned = lw.tune(posterior, lw.EM(noise=False))
         assert len(tuned.trace) == 1
 

@@ -6,7 +6,7 @@ import abc
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -45,8 +45,10 @@ class Refitted(NamedTuple):
 class Inner(abc.ABC):
     """An inner solver. Its fits are independent of each other, and go through the data together."""
 
-    knows_hessian: ClassVar[bool] = False
-    """Whether it solves with the Hessian at the trained weights: whether it has ``directions``."""
+    @property
+    def newton(self) -> NewtonCG | None:
+        """What solves with the Hessian at the trained weights, where it is one that does."""
+        return None
 
     @abc.abstractmethod
     def solve(self, refit: Refit, fits: Regulariser, start: Float[Tensor, "f d"]) -> Refitted:
@@ -57,10 +59,6 @@ class Inner(abc.ABC):
             fits: What each is rewarded for.
             start: δ to start from.
         """
-
-    def directions(self, refit: Refit, sides: Float[Tensor, "f d"]) -> Float[Tensor, "f d"]:
-        """``P⁻¹ v`` of each v, where it knows the Hessian P."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def step(self, dtype: torch.dtype) -> float:
@@ -94,8 +92,6 @@ class NewtonCG(Inner):
         NewtonCG(rtol=1e-06, steps=20, max_iterations=1000)
     """
 
-    knows_hessian = True
-
     rtol: float | None = None
     steps: int = 20
     max_iterations: int = 1000
@@ -105,6 +101,11 @@ class NewtonCG(Inner):
             check_positive("rtol", self.rtol)
         check_count("steps", self.steps)
         check_count("max_iterations", self.max_iterations)
+
+    @property
+    def newton(self) -> NewtonCG:
+        """See ``Inner.newton``."""
+        return self
 
     def step(self, dtype: torch.dtype) -> float:
         """See ``Inner.step``."""

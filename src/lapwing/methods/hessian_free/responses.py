@@ -169,7 +169,7 @@ class Responder:
             products=work.products,
         )
         check_linear(linearity.change, self.refit.network.like.dtype)
-        if self.inner.knows_hessian and self.refit.centred and linearity.residual > LINEAR:
+        if self.inner.newton is not None and self.refit.centred and linearity.residual > LINEAR:
             warn(
                 f"a refit stayed {100 * linearity.residual:.2g} % of its change from its end: its gradients do not "
                 "bear out the Hessian. Try a smaller step= or scale=, or model.double()",
@@ -210,10 +210,11 @@ class Responder:
         if self.scale is not None:
             return reward.new_full((len(reward),), self.scale), start
         eta = self.step if self.step is not None else self.inner.step(refit.network.like.dtype)
-        if self.inner.knows_hessian:
+        newton = self.inner.newton
+        if newton is not None:
             groups = self._groups(reward[:, 0])
             refit.work.add(fits=len(reward))
-            directions = torch.cat([self.inner.directions(refit, reward[rows]) for rows in groups])
+            directions = torch.cat([newton.directions(refit, reward[rows]) for rows in groups])
             scales = eta / _energies(reward, directions).sqrt()
             ahead = scales[:, None] * directions
             return scales, torch.stack([ahead, -ahead])[: len(start)]
