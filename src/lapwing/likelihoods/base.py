@@ -435,7 +435,7 @@ class Likelihood(abc.ABC):
                 f"outputs of shape [{', '.join(axes)}] for event_dim={self.event_dim}",
                 f"shape {list(outputs.shape)}",
                 "x[None] for a single example, outputs.unsqueeze(-1) for a single output, "
-                "or event_dim=1 for tokens and 2 for pixels",
+                "event_dim=1 for tokens, or event_dim=2 for pixels, with class_dim=1 where channels come first",
             )
 
 
