@@ -313,3 +313,21 @@ def describe(element: object) -> str:
         first = [type(part).__name__ for part in element[:5]] + ["..."] * (len(element) > 5)
         return f"a {type(element).__name__} of {len(element)}: {', '.join(first)}"
     return f"a {type(element).__name__}"
+
+
+def shortly(value: object) -> str:
+    """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
+
+    Example:
+        >>> shortly(999999999999.9998), shortly((0.1 + 0.2, 2.0)), shortly(True)
+        ('1e+12', '(0.3, 2)', 'True')
+    """
+    if isinstance(value, tuple) and all(isinstance(each, float) for each in value):
+        shown = [f"{each:.6g}" for each in value[:SHOWN]]
+        more = [f"... {len(value) - SHOWN} more"] if len(value) > SHOWN else []
+        return f"({', '.join(shown + more)})"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
+
+SHOWN = 6
+"""Numbers of a tuple that are shown."""
