@@ -153,7 +153,8 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
         shown = " ".join(repr(value).split())
         shown = f"{type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
         got = f"the class {value.__name__}" if isinstance(value, type) else shown
-        raise ConfigError(f"{name} to be one of {known}", got, hint)
+        wanted = f"one of {known}" if len(kinds) > 1 else f"of type {known}"
+        raise ConfigError(f"{name} to be {wanted}", got, hint)
 
 
 def check_count(name: str, value: object, least: int = 1, *, usual: int | None = None) -> None:
