@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lapwing.ground.errors import LapwingError
 
     try:
-        done = run(options.out, seeds=options.seeds, quick=options.quick, progress=True)
+        done = run(options.out, seeds=options.seeds, quick=options.quick, progress=sys.stderr.isatty())
     except LapwingError as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(2)

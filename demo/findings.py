@@ -24,13 +24,13 @@ class Finding:
     Args:
         claim: One sentence.
         difference: Mean over the seeds of the method's number minus the other's.
-        stderr: Its standard error; 0 for a single seed.
+        stderr: Its standard error; ``None`` for a single seed, which has none.
         holds: Whether it is so.
     """
 
     claim: str
     difference: float
-    stderr: float
+    stderr: float | None
     holds: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -39,7 +39,8 @@ class Finding:
 
     def __str__(self) -> str:
         sign = "yes" if self.holds else "NO "
-        return f"{sign}  {self.claim} (difference {self.difference:+.4f} ± {self.stderr:.4f})"
+        spread = ", one seed" if self.stderr is None else f" ± {self.stderr:.4f}"
+        return f"{sign}  {self.claim} (difference {self.difference:+.4f}{spread})"
 
 
 def findings(comparison: Comparison) -> tuple[Finding, ...]:
@@ -52,7 +53,8 @@ def findings(comparison: Comparison) -> tuple[Finding, ...]:
     posteriors = [row for row in comparison.rows if row.values("fit_seconds")]
     winner = best(posteriors, "nll")
     beaten = [_beats(winner, plain, column) for column in ("nll", "ece", "ood_auroc")]
-    return (*beaten, *_keeps_up(winner, scaled), *_without_validation(posteriors, plain, scaled))
+    told = (*beaten, *_keeps_up(winner, scaled), *_without_validation(posteriors, plain, scaled))
+    return tuple(dict.fromkeys(told))  # the winner may have been tuned without validation data, and be told of twice
 
 
 def best(rows: list[Row], column: str, *, highest: bool = False) -> Row:
@@ -74,6 +76,11 @@ def paired(row: Row, other: Row, column: str) -> Estimate:
     return Estimate(statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(n) if n > 1 else 0.0, n)
 
 
+def spread(difference: Estimate) -> float | None:
+    """The standard error of a difference, where there are seeds to tell it by."""
+    return difference.stderr if difference.samples > 1 else None
+
+
 def title(row: Row) -> str:
     """A row in words."""
     return f"{row.method} tuned by {row.tuned_by}" if row.tuned_by else row.method
@@ -83,7 +90,7 @@ def _beats(row: Row, plain: Row, column: str) -> Finding:
     gain = paired(row, plain, column)
     label = {"nll": "NLL", "ece": "ECE", "ood_auroc": "OOD AUROC"}[column]
     better = gain.value > 0 if column == "ood_auroc" else gain.value < 0
-    return Finding(f"{label}: {title(row)} beats the {plain.method}", gain.value, gain.stderr, better)
+    return Finding(f"{label}: {title(row)} beats the {plain.method}", gain.value, spread(gain), better)
 
 
 def _keeps_up(winner: Row, scaled: Row) -> Iterator[Finding]:
@@ -91,7 +98,7 @@ def _keeps_up(winner: Row, scaled: Row) -> Iterator[Finding]:
         return
     loss = paired(winner, scaled, "nll")
     claim = f"NLL: {title(winner)} is no worse than {scaled.method} by more than one standard error"
-    yield Finding(claim, loss.value, loss.stderr, loss.value <= loss.stderr)
+    yield Finding(claim, loss.value, spread(loss), loss.value <= loss.stderr)
 
 
 def _without_validation(posteriors: list[Row], plain: Row, scaled: Row) -> Iterator[Finding]:

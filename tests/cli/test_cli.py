@@ -123,7 +123,7 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
             "no file nothere.safetensors. Try its path",
         ),
         (["evaluate", "theirs:setup", "."], "no file ."),
-        (["fit", "theirs:swapped"], "the model that theirs:swapped returns to be one of Module. Got a tuple"),
+        (["fit", "theirs:swapped"], "the model that theirs:swapped returns to be of type Module. Got a tuple"),
         (
             ["fit", "theirs:pair", "--out", "theirs.py"],
             "theirs.py to be read or written. Got 'File exists'",

@@ -262,6 +262,7 @@ def test_default_recipes_all_have_the_likelihood() -> None:
     [
         (torch.zeros(4, dtype=torch.long), lw.Categorical()),
         (torch.zeros(4, 7, dtype=torch.long), lw.Categorical(event_dim=1)),
+        (torch.zeros(4, 7, 5, dtype=torch.long), lw.Categorical(event_dim=2, class_dim=1)),
         (torch.zeros(4, 1), lw.Gaussian()),
     ],
 )

@@ -110,7 +110,7 @@ def test_what_is_no_measurement_is_refused() -> None:
         Fourier(torch.zeros(3, 5, dtype=torch.bool))
     with refused(ShapeError, "a boolean mask"), unchecked():
         Fourier(torch.ones(3, 5))
-    with refused(ConfigError, "geometry to be one of Geometry"), unchecked():
+    with refused(ConfigError, "geometry to be of type Geometry"), unchecked():
         Projector((128, 128))  # pyright: ignore[reportArgumentType]
 
 

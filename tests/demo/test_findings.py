@@ -53,3 +53,14 @@ def test_worse_by_a_standard_error_is_still_no_worse(scaled: tuple[float, ...], 
 
 def test_a_temperature_that_failed_in_a_seed_is_not_compared() -> None:
     assert not any("temperature" in finding.claim for finding in findings(comparison((0.4,))))
+
+
+def test_one_seed_has_no_standard_error_and_no_claim_is_told_twice() -> None:
+    rows = (
+        Row("plain network", "", runs((0.5,))),
+        Row("temperature scaling", "validation", runs((0.4,))),
+        Row("KFAC", "default", runs((0.3,), fit_seconds=1.0)),
+    )
+    found = [str(finding) for finding in findings(Comparison(rows))]
+    assert "yes  NLL: KFAC tuned by default beats the plain network (difference -0.2000, one seed)" in found
+    assert len(found) == len(set(found))

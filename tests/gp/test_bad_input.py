@@ -126,7 +126,7 @@ def test_a_function_of_ones_own_may_return_any_dtype_and_arrays(made: Any) -> No
 def test_a_function_that_is_no_kernel_is_a_sentence() -> None:
     with unchecked(), refused(ConfigError, "two blocks of inputs. Got 3"):
         lw.gp.Custom(3)
-    with refused(ConfigError, "kernel to be one of Kernel. Got"), unchecked():
+    with refused(ConfigError, "kernel to be of type Kernel. Got"), unchecked():
         lw.GP(lambda a, b: a @ b.mT)
     distance = lw.gp.Custom(torch.cdist)
     with refused(NumericalError, "symmetric and positive definite"):

@@ -75,7 +75,7 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         thompson(posterior(), BOX[:, :1])
     with pytest.raises(ShapeError, match="candidates"):
         choose(posterior(), BOX, 3)
-    with unchecked(), refused(ConfigError, "bounds to be one of Tensor. Got list"):
+    with unchecked(), refused(ConfigError, "bounds to be of type Tensor. Got list"):
         thompson(posterior(), [[0.0, 0.0], [1.0, 2.0]])
     with refused(ConfigError, "lowest values are below the highest"):
         thompson(posterior(), BOX.flip(0))

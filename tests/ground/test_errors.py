@@ -102,5 +102,5 @@ def test_a_count_suggests_what_is_usual() -> None:
 def test_a_class_is_not_its_instance_and_arrays_are_shown_in_a_line() -> None:
     with refused(errors.ConfigError, "preconditioner"):
         errors.check_kind("preconditioner", lw.LowRank, (lw.preconditioners.Preconditioner,), "LowRank(100)")
-    with refused(errors.ConfigError, "x to be one of float"):
+    with refused(errors.ConfigError, "x to be of type float"):
         errors.check_kind("x", torch.zeros(2, 2), (float,), "0.0")

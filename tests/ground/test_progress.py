@@ -167,6 +167,7 @@ class TestForecast:
                 assert (bar.remaining is None) == (number == 0)
                 if number == 2:
                     told.append((clock.now, float(caplog.messages[0].split("about ")[1].split(" s")[0])))
+        assert caplog.messages[0].endswith(f" of {units} batches")
         ((said_at, said),) = told
         assert 0.5 < said / (clock.now - said_at) < 2
         assert len(caplog.messages) == 1 and begun + LONG < clock.now

@@ -186,6 +186,8 @@ def test_outputs_without_a_class_axis_are_refused_with_what_to_do() -> None:
         Gaussian().canonical(torch.zeros(4))
     with pytest.raises(ShapeError, match=r"outputs of shape \[n, c\] for event_dim=0.*event_dim=1 for tokens"):
         Categorical().canonical(torch.zeros(2, 3, 4))
+    with pytest.raises(ShapeError, match=r"event_dim=2 for pixels, with class_dim=1 where channels come first"):
+        Gaussian().canonical(torch.zeros(2, 1, 4, 4))
     with pytest.raises(ShapeError, match=r"outputs of shape \[n, c, e1, e2\].*Got shape \[2, 3, 4\]"):
         Categorical(event_dim=2, class_dim=1).canonical(torch.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match=r"Got shape \[2, 0\]"):

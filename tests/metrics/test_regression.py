@@ -88,7 +88,7 @@ def test_the_core_alone_has_the_crps_at_all_distances(monkeypatch: pytest.Monkey
 
 def test_arrays_are_not_tensors() -> None:
     values: Any = np.zeros(3)
-    with unchecked(), refused(ConfigError, "to be one of Tensor"):
+    with unchecked(), refused(ConfigError, "to be of type Tensor"):
         rmse(values, torch.zeros(3))
 
 

@@ -98,6 +98,17 @@ def test_priors_that_differ_in_their_precisions_alone_share_the_rest(prior: Any)
     assert not Layerwise().shares(Layerwise(parts=(("scale",), ("a.bias",))), LAYOUT)
 
 
+@pytest.mark.parametrize(
+    "prior, shown",
+    [
+        (Isotropic(999999999999.999), "Isotropic(precision=1e+12)"),
+        (Layerwise((0.1 + 0.2, 2.0), parts=(("a",),)), "Layerwise(precision=(0.3, 2), parts=(('a',),))"),
+    ],
+)
+def test_numbers_are_shown_to_six_digits(prior: Any, shown: str) -> None:
+    assert repr(prior) == shown
+
+
 def test_layerwise_parts_of_ones_own() -> None:
     prior = Layerwise((1.0, 3.0, 5.0), parts=(("scale", "a.bias"), ("gone",), ("a.weight",)))
     assert prior.groups(LAYOUT)[1] == 2

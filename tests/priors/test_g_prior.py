@@ -49,7 +49,7 @@ def test_equal_where_all_numbers_are() -> None:
     assert one == other and hash(one) == hash(other)
     assert one != GPrior(2.0).scaled_by(2 * DIAGONAL, LAYOUT) and one != GPrior(2.0) and GPrior(2.0) != one
     assert GPrior(2.0) == GPrior(2.0) and GPrior(2.0) != GPrior(2.0, samples=4) and GPrior(2.0) != "prior"
-    assert repr(one) == "GPrior(precision=2.0, samples=None, floor=1e-06)"
+    assert repr(one) == "GPrior(precision=2, samples=None, floor=1e-06)"
 
 
 def test_an_unfitted_prior_has_no_diagonal() -> None:

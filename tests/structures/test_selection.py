@@ -289,7 +289,7 @@ class TestMask:
 
     def test_is_a_tensor_of_one_entry_a_weight_that_marks_one(self) -> None:
         listed: Any = [True] * 31
-        with unchecked(), refused(ConfigError, "mask to be one of Tensor"):
+        with unchecked(), refused(ConfigError, "mask to be of type Tensor"):
             lw.Mask(listed)
         with refused(ShapeError, "a boolean mask [31]"):
             chosen(lw.Mask(torch.ones(30, dtype=torch.bool)), mlp(3))

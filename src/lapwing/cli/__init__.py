@@ -66,7 +66,7 @@ def fit(
     lw.save(posterior, out / "posterior.safetensors")
     nll = posterior.trace[-1].validation_nll if posterior.trace else None
     evidence = f"log evidence         {posterior.log_marginal():.6g} nats"
-    say(evidence if nll is None else f"NLL it was tuned by  {nll:.4g} nats an example")
+    say(evidence if nll is None else f"NLL it was tuned by  {nll:.4g} nats an example, token or pixel")
     say(f"effective dimension  {posterior.effective_dimension():.4g} of {posterior.network.size} weights")
     say(f"prior                {posterior.prior}")
     say(f"saved                {out / 'posterior.safetensors'}")

@@ -147,6 +147,9 @@ def recipes(likelihood: Likelihood) -> dict[str, Laplace]:
 def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
     """Categorical for integer targets, one label a position; Gaussian for real ones.
 
+    Labels of pixels are taken to belong to logits ``[n, c, h, w]``, as ``torch.nn.CrossEntropyLoss`` has them, those of
+    tokens to logits ``[n, t, c]``.
+
     Args:
         train: The training data, of which the first batch is read.
         unpack: Splits one element of a loader into inputs and targets.
@@ -160,7 +163,8 @@ def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
     check_rereadable(train)
     targets = next(iter(Data(train, unpack=unpack))).targets
     if not targets.is_floating_point():
-        return Categorical(event_dim=max(targets.ndim - 1, 0))
+        event_dim = max(targets.ndim - 1, 0)
+        return Categorical(event_dim=event_dim, class_dim=1 if event_dim > 1 else -1)
     if targets.unique().tolist() == [0.0, 1.0]:
         warn(
             f"targets of shape {list(targets.shape)} that are all 0 or 1 are taken as real numbers, by Gaussian(). Try "

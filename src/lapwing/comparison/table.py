@@ -62,7 +62,7 @@ class Column:
 COLUMNS = (
     Column("accuracy", "accuracy", "higher", ".3f", "share of examples classified rightly"),
     Column("rmse", "RMSE", "lower", ".3f", "root mean squared error, in the unit of the targets"),
-    Column("nll", "NLL, nats", "lower", ".3f", "mean negative log likelihood of the test targets, nats an example"),
+    Column("nll", "NLL, nats", "lower", ".3f", "mean NLL of the test targets, nats an example, token or pixel"),
     Column("ece", "ECE", "lower", ".3f", "expected calibration error, 15 bins of equal width"),
     Column("ece_floor", "ECE floor", "neither", ".3f", "ECE of a calibrated predictor of the same confidences"),
     Column("adaptive_ece", "adaptive ECE", "lower", ".3f", "ECE over bins of equally many examples", tabled=False),

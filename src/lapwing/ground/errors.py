@@ -153,7 +153,8 @@ def check_kind(name: str, value: object, kinds: tuple[type, ...], hint: str) -> 
         shown = " ".join(repr(value).split())
         shown = f"{type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
         got = f"the class {value.__name__}" if isinstance(value, type) else shown
-        raise ConfigError(f"{name} to be one of {known}", got, hint)
+        wanted = f"one of {known}" if len(kinds) > 1 else f"of type {known}"
+        raise ConfigError(f"{name} to be {wanted}", got, hint)
 
 
 def check_count(name: str, value: object, least: int = 1, *, usual: int | None = None) -> None:
@@ -313,3 +314,21 @@ def describe(element: object) -> str:
         first = [type(part).__name__ for part in element[:5]] + ["..."] * (len(element) > 5)
         return f"a {type(element).__name__} of {len(element)}: {', '.join(first)}"
     return f"a {type(element).__name__}"
+
+
+def shortly(value: object) -> str:
+    """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
+
+    Example:
+        >>> shortly(999999999999.9998), shortly((0.1 + 0.2, 2.0)), shortly(True)
+        ('1e+12', '(0.3, 2)', 'True')
+    """
+    if isinstance(value, tuple) and all(isinstance(each, float) for each in value):
+        shown = [f"{each:.6g}" for each in value[:SHOWN]]
+        more = [f"... {len(value) - SHOWN} more"] if len(value) > SHOWN else []
+        return f"({', '.join(shown + more)})"
+    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
+
+
+SHOWN = 6
+"""Numbers of a tuple that are shown."""

@@ -307,8 +307,9 @@ class Bar:
         if rest < LONG:
             return
         level = logging.WARNING if self._cheaper else logging.INFO
-        words = "%s: about %.0f s more, for %d of %d %s. %s"
-        logger.log(level, words, self.what, rest, (self.total or 0) - self.done, self.total, self.unit, self._cheaper)
+        words = "%s: about %.0f s more, for %d of %d %s%s"
+        hint = f". {self._cheaper}" if self._cheaper else ""
+        logger.log(level, words, self.what, rest, (self.total or 0) - self.done, self.total, self.unit, hint)
 
 
 def track(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.device import CACHED
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_count, check_positive, shortly
 from lapwing.ground.precision import wide, wide_like
 from lapwing.moments import Draws, JointMoments, Outputs
 from lapwing.predictive.distributions import Predictive
@@ -435,7 +435,7 @@ class Likelihood(abc.ABC):
                 f"outputs of shape [{', '.join(axes)}] for event_dim={self.event_dim}",
                 f"shape {list(outputs.shape)}",
                 "x[None] for a single example, outputs.unsqueeze(-1) for a single output, "
-                "or event_dim=1 for tokens and 2 for pixels",
+                "event_dim=1 for tokens, or event_dim=2 for pixels, with class_dim=1 where channels come first",
             )
 
 
@@ -454,23 +454,6 @@ def check_positive_finite(name: str, value: float, usual: str) -> None:
     if not math.isfinite(value):
         raise ConfigError(f"a finite {name}", f"{value!r:.40}", f"{name}={usual}")
 
-
-def shortly(value: object) -> str:
-    """A choice as a ``repr`` shows it: numbers to six digits, and of many the first few.
-
-    Example:
-        >>> shortly(999999999999.9998), shortly((0.1 + 0.2, 2.0)), shortly(True)
-        ('1e+12', '(0.3, 2)', 'True')
-    """
-    if isinstance(value, tuple):
-        shown = [f"{each:.6g}" for each in value[:SHOWN]]
-        more = [f"... {len(value) - SHOWN} more"] if len(value) > SHOWN else []
-        return f"({', '.join(shown + more)})"
-    return f"{value:.6g}" if isinstance(value, float) else f"{value}"
-
-
-SHOWN = 6
-"""Numbers of a tuple that are shown."""
 
 EVENT_AXES = 62
 """Most event axes of an example: a tensor has 64 axes at most, one of the examples and one of the outputs."""

@@ -23,8 +23,8 @@ def aligned(lines: Sequence[Sequence[str]], words: int) -> list[str]:
 
 
 MEANINGS = {
-    "accuracy": "share of examples, higher is better",
-    "nll": "nats an example, lower is better",
+    "accuracy": "share of examples, tokens or pixels, higher is better",
+    "nll": "nats an example, token or pixel, lower is better",
     "ece": "calibration error of the confidence, lower is better",
     "ece_floor": "what a calibrated predictor would have as ece",
     "adaptive_ece": "calibration error, bins of equally many, lower is better",
@@ -44,8 +44,8 @@ class Scores(dict[str, float]):
 
     Example:
         >>> print(Scores({"accuracy": 0.9, "nll": 0.25}))
-        accuracy  0.9000  share of examples, higher is better
-        nll       0.2500  nats an example, lower is better
+        accuracy  0.9000  share of examples, tokens or pixels, higher is better
+        nll       0.2500  nats an example, token or pixel, lower is better
     """
 
     def __str__(self) -> str:

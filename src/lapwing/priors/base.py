@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ShapeError, precisions_of
+from lapwing.ground.errors import ConfigError, ShapeError, precisions_of, shortly
 from lapwing.ground.layout import Layout
 from lapwing.ground.moving import Mover
 from lapwing.ground.precision import wide
@@ -21,7 +21,7 @@ from lapwing.linalg.operators.diagonal import Diagonal
 P = TypeVar("P", bound="Prior")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prior(abc.ABC):
     """p(θ) = N(0, A⁻¹) with a diagonal precision A that takes one value on each group of weights.
 
@@ -37,6 +37,11 @@ class Prior(abc.ABC):
     @abc.abstractmethod
     def __post_init__(self) -> None:
         """Refuse precisions that are not positive finite numbers."""
+
+    def __repr__(self) -> str:
+        """Its choices, numbers to six digits."""
+        choices = [f"{each.name}={shortly(getattr(self, each.name))}" for each in fields(self) if each.repr]
+        return f"{type(self).__name__}({', '.join(choices)})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Prior) or type(self) is not type(other):

@@ -15,7 +15,7 @@ from lapwing.priors.base import Prior
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DiagonalPrior(Prior):
     """One precision a weight.
 

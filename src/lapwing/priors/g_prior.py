@@ -15,7 +15,7 @@ from lapwing.priors.base import Prior, check_length, checked_one
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GPrior(Prior):
     """The diagonal g-prior ``A = a diag(M)`` with M the generalised Gauss-Newton matrix (Antorán 2024, equation 6.12).
 

@@ -11,7 +11,7 @@ from lapwing.priors.base import Prior, checked_one
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Isotropic(Prior):
     """One precision for all weights, A = λ I.
 
@@ -23,7 +23,7 @@ class Isotropic(Prior):
 
     Example:
         >>> Isotropic.from_weight_decay(5e-4, n=50_000)
-        Isotropic(precision=25.0)
+        Isotropic(precision=25)
     """
 
     precision: float = 1.0

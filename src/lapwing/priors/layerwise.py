@@ -17,7 +17,7 @@ from lapwing.priors.base import Prior
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layerwise(Prior):
     """One precision a layer, in the order of ``Layout.layers``, or one for each part of the network that you name.
 

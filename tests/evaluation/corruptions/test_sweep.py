@@ -120,7 +120,7 @@ def test_bad_requests_are_refused(data: tuple[Tensor, Tensor]) -> None:
         ({"severities": 3}, "severities= to be a list"),
         ({"severities": [2.0]}, "severity to be a whole number"),
         ({"transform": "x"}, "transform= to be a function"),
-        ({"options": "mc"}, "options= to be one of Mapping"),
+        ({"options": "mc"}, "options= to be of type Mapping"),
     ):
         with unchecked(), refused(ConfigError, expected):
             corruption_sweep(predictor, *data, **options)

@@ -63,6 +63,10 @@ class TestNumbers:
 
 
 class TestPieces:
+    def test_a_loader_in_place_of_inputs_is_refused_with_what_to_do(self) -> None:
+        with unchecked(), refused(DataError, "as the network is called with them, or of a loader batch by batch"):
+            count([(X, Y)])  # pyright: ignore
+
     INPUTS: tuple[Any, ...] = (X, {"x": X, "flag": True, "ids": Y}, (X, "flag", Y))
 
     @pytest.mark.parametrize("inputs", INPUTS, ids=["tensor", "mapping", "tuple"])
@@ -91,7 +95,7 @@ class TestPieces:
 class TestRefusals:
     @pytest.mark.parametrize(
         ("inputs", "got"),
-        [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str"), ([[1.0]], "or tensors of one batch")],
+        [(torch.tensor(1.0), "shape []"), (("a", "b"), "str, str"), ([[1.0]], "tensors as the network is called")],
     )
     def test_inputs_without_examples(self, inputs: Any, got: str) -> None:
         with unchecked(), refused(DataError, got):

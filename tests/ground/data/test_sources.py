@@ -79,6 +79,13 @@ class TestFormats:
         assert isinstance(batch.inputs, tuple)
         assert [torch.equal(a, b) for a, b in zip(batch.inputs, (X, 2 * X), strict=True)] == [True, True]
 
+    @pytest.mark.parametrize("second", [2 * X, (2 * X).numpy()], ids=["tensor", "array"])
+    def test_several_inputs_in_a_pair(self, second: Any) -> None:
+        (batch,) = Data(((X, second), Y), like=X)
+        assert isinstance(batch.inputs, tuple)
+        assert [torch.equal(a, b) for a, b in zip(batch.inputs, (X, 2 * X), strict=True)] == [True, True]
+        assert torch.equal(batch.targets, Y)
+
     def test_collated_pairs_of_inputs(self) -> None:
         class Twice(Dataset):
             def __len__(self) -> int:
@@ -147,7 +154,17 @@ class TestBatches:
         assert ("batches" in capsys.readouterr().err) == progress
 
     @pytest.mark.parametrize(
-        "source", [(X, Y), [(X, Y)], DataLoader(TensorDataset(X, Y), batch_size=1), iter([(X, Y)]), Unsized()]
+        "source",
+        [
+            (X, Y),
+            (X.numpy(), Y.tolist()),
+            (X.tolist(), Y),
+            ((X, 2 * X), Y),
+            [(X, Y)],
+            DataLoader(TensorDataset(X, Y), batch_size=1),
+            iter([(X, Y)]),
+            Unsized(),
+        ],
     )
     def test_say_about_how_many_examples_there_are(self, source: Any) -> None:
         data = Data(source)

@@ -59,7 +59,7 @@ def test_a_line_is_of_one_input_and_a_map_of_two() -> None:
     with unchecked(), refused(ShapeError, "places [m] of the one input. Got shape [25, 1]. Try x[:, 0]"):
         plot_process(PROCESS, LINE[:, None])
     classes = lw.GP(lw.gp.RBF(), lw.Bernoulli()).fit((X, X > 0))
-    with unchecked(), refused(ConfigError, "process to be one of GPPosterior. Got a LaplaceGPPosterior"):
+    with unchecked(), refused(ConfigError, "process to be of type GPPosterior. Got a LaplaceGPPosterior"):
         plot_process(classes, LINE)  # type: ignore[arg-type]
 
 

@@ -158,7 +158,7 @@ def count(inputs: Inputs) -> int:
     for tensor in tensors(inputs):
         if tensor.ndim:
             return tensor.shape[0]
-    hint = "x[None] for a single example, or tensors of one batch as the network is called with them"
+    hint = "x[None] for a single example, tensors as the network is called with them, or of a loader batch by batch"
     raise DataError("inputs with an axis of examples", describe(inputs), hint)
 
 

@@ -36,8 +36,9 @@ Unpack: TypeAlias = Callable[[Any], tuple[InputsLike, Values]]
 """A user's hook that splits one element of a loader into inputs and targets."""
 
 
-Source: TypeAlias = Iterable[Any] | tuple[Values | Mapping[str, Any], Values]
-"""Training data: a loader, or a pair ``(x, y)`` of inputs and targets, the inputs numbers or keyword arguments."""
+Source: TypeAlias = Iterable[Any] | tuple[Values | Mapping[str, Any] | tuple[Any, ...], Values]
+"""Training data: a loader, or a pair ``(x, y)`` of inputs and targets, the inputs numbers, keyword arguments or a tuple
+of positional arguments."""
 
 
 PAIR_BATCH = 256
@@ -64,7 +65,8 @@ class Data:
     """A loader read as batches, again and again.
 
     Args:
-        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair held in memory.
+        source: An iterable of ``(x, y)`` pairs, of mappings with ``labels``, or one pair held in memory. Of several
+            inputs x is a tuple.
         like: Tensor whose device the batches move to and whose dtype floating inputs take; ``None`` leaves both.
         unpack: Splits one element of ``source`` into ``(inputs, targets)``; ``None`` knows pairs and mappings.
         shared: Whether this is one process's part of the data, and each of several processes has its own.
@@ -133,7 +135,7 @@ class Data:
             first: Examples of the first batch.
         """
         if is_pair(self.source):
-            return count(cast("tuple[Inputs, Tensor]", self.source)[0])
+            return sum(count(inputs) for inputs, _ in self._elements)
         return length_hint(self._elements) * first or self.examples
 
     def moved_by(self, mover: Mover) -> Data:
@@ -230,7 +232,10 @@ def is_pair(source: Any) -> bool:
     if not (isinstance(source, tuple) and len(source) == 2):
         return False
     x, y = source
-    inputs = isinstance(x, Tensor | Mapping) or is_array(x) or (isinstance(x, list) and is_numbers(x))
+    if isinstance(x, tuple):
+        inputs = any(isinstance(each, Tensor) or is_array(each) for each in x)
+    else:
+        inputs = isinstance(x, Tensor | Mapping) or is_array(x) or (isinstance(x, list) and is_numbers(x))
     return inputs and is_targets(y)
 
 

@@ -51,7 +51,7 @@ class LearnedHyperparameters(nn.Module):
         >>> hyper = LearnedHyperparameters(Isotropic(2.0), Gaussian(4.0), layout, torch.zeros(1))
         >>> hyper.log_noise.data += 1.0
         >>> hyper.prior, round(hyper.likelihood.precision, 3)
-        (Isotropic(precision=2.0), 10.873)
+        (Isotropic(precision=2), 10.873)
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class Classification(ProbabilitiesOfLogits):
         >>> p.labels, p.confidence, p.entropy
         (tensor([1]), tensor([0.7500]), tensor([0.5623]))
         >>> print(p.scores(torch.tensor([1])))
-        accuracy        1.0000  share of examples, higher is better
-        nll             0.2877  nats an example, lower is better
+        accuracy        1.0000  share of examples, tokens or pixels, higher is better
+        nll             0.2877  nats an example, token or pixel, lower is better
         ece             0.2500  calibration error of the confidence, lower is better
         ece_floor       0.3500  what a calibrated predictor would have as ece
         adaptive_ece    0.2500  calibration error, bins of equally many, lower is better

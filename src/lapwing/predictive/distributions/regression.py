@@ -36,7 +36,7 @@ class Regression(Predictive):
         >>> p.std, p.outputs.std
         (tensor([[5.]]), tensor([[3.]]))
         >>> print(p.scores(torch.zeros(1, 1)))
-        nll   2.5284  nats an example, lower is better
+        nll   2.5284  nats an example, token or pixel, lower is better
         rmse  0.0000  unit of the targets, lower is better
         crps  1.1685  unit of the targets, lower is better
         picp  1.0000  share of targets inside the 95 % intervals, best at 0.95

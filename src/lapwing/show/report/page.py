@@ -103,7 +103,7 @@ class Claim:
     claim: str
     holds: bool
     difference: float
-    stderr: float
+    stderr: float | None = None
 
 
 @final
