@@ -24,7 +24,7 @@ RESOLVED = 0.01
 LARGEST = 0.5
 """What that error is at most over ``ε λ / α``, about."""
 
-EXAMPLES = 16
+EXAMPLES = 4
 """Training inputs at which it is measured."""
 
 DOUBLE_PRODUCTS = 'precision="double"'

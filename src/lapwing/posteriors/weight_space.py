@@ -179,8 +179,12 @@ class WeightPosterior(ExactPosterior):
         operator = self.curvature.operator.raised(epsilon)
         curvature = replace(self.curvature, operator=operator)
         other = replace(self, curvature=curvature, shared_precision=Shared[BlockedCurvature]())
-        own = variances(self._moments(inputs, [self])[0].covariance)
-        return excess(own, variances(other._moments(inputs, [other])[0].covariance))
+        if self.leaves_out_correlations:
+            own, less = self._moments(inputs, [self, other])
+        else:  # several dense precisions at once are decomposed
+            (own,) = self._moments(inputs, [self])
+            (less,) = other._moments(inputs, [other])
+        return excess(variances(own.covariance), variances(less.covariance))
 
     @property
     def precision_operator(self) -> Structured:
