@@ -115,17 +115,18 @@ class Tied(nn.Module):
 
 
 class Positions(nn.Module):
-    """Tokens and positions, both looked up, a class token before them and an offset for all."""
+    """Tokens, positions and one number for each, looked up, a class token before them and an offset for all."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.positions = nn.Embedding(5, 3), nn.Embedding(4, 3)
+        self.embed, self.positions, self.levels = nn.Embedding(5, 3), nn.Embedding(4, 3), nn.Embedding(4, 1)
         self.token = nn.Parameter(torch.randn(1, 1, 3))
         self.offset = nn.Parameter(torch.randn(1, 4, 3))
         self.mix, self.head = nn.Linear(3, 3), nn.Linear(3, 3)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        h = self.embed(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        places = torch.arange(tokens.shape[1])
+        h = self.embed(tokens) + self.positions(places) + self.levels(places)
         h = torch.cat([self.token.expand(len(tokens), -1, -1), h], 1) + self.offset
         return self.head(torch.tanh(self.mix(h) * h.mean(1, keepdim=True)).sum(1))
 

@@ -12,12 +12,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, take
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import WIDE, wide
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.autodiff_jacobian import Columnwise
 from lapwing.likelihoods.base import COLUMNS, identity_cotangents
+
+ROWS_FOR_DIGITS = 4
+"""Rows to a column up to which rows are made where they are contracted in more digits than the network has."""
 
 
 @final
@@ -44,8 +47,12 @@ class TangentFeatures:
     Two ways, one rule. *Rows* makes the Jacobian of a chunk layer by layer and contracts it with W as it goes: c
     backward passes, whatever the columns. *Columns* pushes all of W through the network in one batched forward-mode
     pass: about two forward passes a column. Rows is taken where a covariance is asked for, which needs them anyway, and
-    where there are no more outputs than columns. Rows of half precision are contracted in float64: J V Jᵀ may not fit
-    their range, and what is left of it beside φ φᵀ not their digits.
+    where there are no more outputs than columns.
+
+    Rows are contracted in float64, whatever the network is in: where the data outweigh the prior, what is left of
+    J V Jᵀ beside φ φᵀ, and of S in most directions beside its largest eigenvalue, is less than the rounding of sums
+    in float32. So rows are taken up to ``ROWS_FOR_DIGITS`` times as many outputs. With products in float32 asked for
+    only rows of half precision are widened, as J V Jᵀ may not fit their range.
 
     Args:
         model: The network and its likelihood.
@@ -60,13 +67,20 @@ class TangentFeatures:
     @property
     def by_rows(self) -> bool:
         """Whether the Jacobian of a chunk is made."""
-        return bool(self.variances) or self.model.width <= self.changes.shape[1]
+        most = self.changes.shape[1] * (ROWS_FOR_DIGITS if self._widened else 1)
+        return bool(self.variances) or self.model.width <= most
+
+    @property
+    def epsilon(self) -> float:
+        """Relative rounding of the features as products."""
+        like = self.model.network.like
+        return torch.finfo(WIDE if self.by_rows and self._widened else like.dtype).eps
 
     @property
     def chunk(self) -> int:
         """Examples at once, so that they fit ``Limits.training``."""
         width = self.model.width if self.by_rows else min(self.changes.shape[1], COLUMNS)
-        itemsize = 8 if self._half else self.model.network.like.itemsize
+        itemsize = 8 if self._widened else self.model.network.like.itemsize
         return self.model.survey.chunk(width, itemsize, self.model.limits.training)
 
     def of(self, inputs: Inputs) -> OutputFeatures:
@@ -90,14 +104,16 @@ class TangentFeatures:
         return OutputFeatures(f, values, tuple(covariances))
 
     @property
-    def _half(self) -> bool:
-        """Whether the network is in half precision."""
-        return self.model.network.like.element_size() < 4
+    def _widened(self) -> bool:
+        """Whether rows of fewer digits are contracted in float64."""
+        like = self.model.network.like
+        half = like.element_size() < 4
+        return half or (self.model.precision.products == WIDE and like.dtype != WIDE)
 
     @cached_property
     def _spread(self) -> Float[Tensor, "all _"]:
         """W and then every V, among all weights of their parameters."""
-        changes = wide(self.changes) if self._half else self.changes
+        changes = wide(self.changes) if self._widened else self.changes
         blocks = [changes, *(variance.to(changes)[:, None] for variance in self.variances)]
         return self.model.network.spread(torch.cat(blocks, dim=1))
 
@@ -106,7 +122,7 @@ class TangentFeatures:
         k = self.changes.shape[1]
         total: list[Tensor] = []
         for factor in factors:
-            factor = (factor.widened() if self._half else factor).explicit()
+            factor = (factor.widened() if self._widened else factor).explicit()
             own = self.model.network.part(factor.names, self._spread)
             parts = [wide(factor.for_products().push(own[:, :k]))]
             parts += [wide(factor.covariance(variance)) for variance in own[:, k:].unbind(1)]

@@ -83,17 +83,6 @@ class Precision:
         """
         return wide(x) if self.products == WIDE else x.to(self.products)
 
-    def error(self, largest: float, prior: float) -> float:
-        """Relative error of covariances by the rounding of a curvature's products, about: ``.1 ε λ / α``.
-
-        As measured on a LeNet: 3e-6, 3e-4 and 3e-2 at prior precisions of 1, 1e-2 and 1e-4.
-
-        Args:
-            largest: Largest eigenvalue λ of the curvature.
-            prior: Smallest precision α of the prior.
-        """
-        return 0.1 * self.epsilon * largest / prior
-
 
 DOUBLE = Precision()
 """Products in float64."""

@@ -21,10 +21,11 @@ from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import WIDE, wide, wide_like
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.layers.base import contracted
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
@@ -32,7 +33,7 @@ from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_part_shape
-from lapwing.posteriors.rounding import warn_of_products
+from lapwing.posteriors.rounding import excess, some_inputs, variances, warn_of_products
 from lapwing.posteriors.step import Step
 from lapwing.predictive import JointMoments, Moments
 from lapwing.priors import Prior
@@ -44,6 +45,9 @@ LEFT_OUT = (
     "the order they had at the fit. save(..., training_inputs=True) writes them into the file"
 )
 """What is said where inputs are left out."""
+
+ROUNDING = 0.3
+"""That of a variance by a difference of two, over the rounding of one product of the larger: as measured."""
 
 
 @final
@@ -202,7 +206,20 @@ class FunctionPosterior(ExactPosterior):
         """See ``Capabilities.warn_of_precision``; its kernel has the eigenvalues of the curvature."""
         largest = float(self.grams.diagonal(dim1=1, dim2=2).sum(1).max())
         prior = float(self.prior_precisions.min())
-        warn_of_products(self.model.precision, self.noise_scale * largest, prior)
+        precision = self.model.precision
+        if precision.products != WIDE:
+            warn_of_products(precision.epsilon, self.noise_scale * largest, prior, self._error_of_products)
+
+    @undisturbed()
+    @torch.no_grad()
+    def _error_of_products(self) -> float | None:
+        """The rounding of the prior's variances of outputs, beside what the data leave of them."""
+        inputs = some_inputs(self.model)
+        if inputs is None:
+            return None
+        prior = variances(self._prior_propagation.moments(inputs, rounded=False)[1][0])
+        left = variances(self._moments(inputs, [self])[0].covariance)
+        return ROUNDING * self._epsilon * excess(prior, left)
 
     @property
     def _epsilon(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import final
 
 import torch
@@ -21,9 +21,10 @@ from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import DOUBLE, WIDE, wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
@@ -31,7 +32,18 @@ from lapwing.linalg.operators.eigenbasis import decompose
 from lapwing.linear.log_det_ratio import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_part_shape
+from lapwing.posteriors.rounding import (
+    DOUBLE_NETWORK,
+    DOUBLE_PRODUCTS,
+    excess,
+    some_inputs,
+    variances,
+    warn_of_products,
+)
 from lapwing.predictive import JointMoments, Moments
+
+ROUNDING = 0.5
+"""That of a variance by a difference of two, over the rounding of one product of the larger: as measured."""
 
 
 @final
@@ -208,6 +220,46 @@ class NystromPosterior(ExactPosterior):
             p = within.prior_root
             draws += of_prior - w @ (p @ (p.mT @ (w.mT @ (prior * of_prior))))
         return self.network.weights + draws.mT.to(self.network.weights)
+
+    def warn_of_precision(self) -> None:
+        """See ``Capabilities.warn_of_precision``; also where features are of the type of the network."""
+        features = TangentFeatures(self.model, self.changes)
+        epsilon = features.epsilon
+        if epsilon <= DOUBLE.epsilon:
+            return
+        p = self.compression.prior_root
+        largest = float(torch.linalg.eigvalsh(p.mT @ self.compression.curvature @ p)[-1])
+        prior = float(self.prior_diagonal.min())
+        if self.model.precision.products == WIDE:
+            error = partial(self._error_of_sums, ROUNDING * epsilon * largest)
+            cure = DOUBLE_NETWORK
+        else:
+            error = partial(self._error_of_differences, ROUNDING * epsilon)
+            cure = DOUBLE_PRODUCTS
+        warn_of_products(epsilon, largest * prior, prior, error, cure)
+
+    @undisturbed()
+    @torch.no_grad()
+    def _error_of_sums(self, rounding: float) -> float | None:
+        """By how much variances of outputs would be smaller, were S as much larger as its rounding, beside M."""
+        inputs = some_inputs(self.model)
+        if inputs is None:
+            return None
+        upper = self.compression.upper
+        raised = self.compressed + rounding / self.noise_scale * (upper.mT @ upper)
+        own, less = (each._moments(inputs, [each])[0] for each in (self, replace(self, compressed=raised)))
+        return excess(variances(own.covariance), variances(less.covariance))
+
+    @undisturbed()
+    @torch.no_grad()
+    def _error_of_differences(self, rounding: float) -> float | None:
+        """The rounding of the prior's variances of outputs, beside what the data leave of them."""
+        inputs = some_inputs(self.model)
+        if inputs is None:
+            return None
+        features = TangentFeatures(self.model, self.changes, (1.0 / self.prior_diagonal,)).of(inputs)
+        left = self._moments(inputs, [self])[0].covariance
+        return rounding * excess(variances(features.covariances[0]), variances(left))
 
     @property
     def _curvature(self) -> Float[Tensor, "k k"]:

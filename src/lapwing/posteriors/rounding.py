@@ -2,37 +2,89 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, PrecisionWarning, warn
-from lapwing.ground.precision import WIDE, Precision
+from lapwing.ground.precision import wide
+from lapwing.jacobian.model import Model
 from lapwing.linalg import Dense, Structured
 
 DROWNED = 1e3
 """The rounding of a curvature over the prior precision from which its posterior is refused."""
 
-
 RESOLVED = 0.01
-"""The relative error of covariances by the rounding of products from which it is warned of."""
+"""The relative error of variances by the rounding of products from which it is warned of."""
+
+LARGEST = 0.5
+"""What that error is at most over ``ε λ / α``, about."""
+
+EXAMPLES = 4
+"""Training inputs at which it is measured."""
+
+DOUBLE_PRODUCTS = 'precision="double"'
+"""The cure where products in float32 were asked for."""
+
+DOUBLE_NETWORK = "the network in float64, model.double()"
+"""The cure where its products are in its own type."""
 
 
-def warn_of_products(precision: Precision, largest: float, prior: float) -> None:
-    """Warn where a prior precision is weaker than products in float32 can resolve; see ``Precision.error``.
+def warn_of_products(
+    epsilon: float, largest: float, prior: float, measured: Callable[[], float | None], cure: str = DOUBLE_PRODUCTS
+) -> None:
+    """Warn where a prior precision is weaker than products in float32 can resolve.
 
     Args:
-        precision: In what they were made.
-        largest: Largest eigenvalue of the curvature.
-        prior: Smallest precision of the prior.
+        epsilon: Relative rounding of a product.
+        largest: Largest eigenvalue λ of the curvature.
+        prior: Smallest precision α of the prior.
+        measured: The relative error of variances of outputs; ``None`` where there are no inputs to measure it at. It is
+            asked for only where the bound ``.5 ε λ / α`` is larger than ``RESOLVED``.
+        cure: What to try.
     """
-    if precision.products == WIDE:
+    bound = LARGEST * epsilon * largest / prior
+    if bound <= RESOLVED:
         return
-    error = precision.error(largest, prior)
+    found = measured()
+    error = bound if found is None else found
     if error <= RESOLVED:
         return
+    about = "up to" if found is None else "about"
+    if math.isinf(error):
+        wrong = "are nothing but rounding"
+    elif error >= 1:
+        wrong = f"are wrong by a factor of {about} {1 + error:.2g}"
+    else:
+        wrong = f"are wrong by {about} {100 * error:.0f} %"
     warn(
         f"products in float32 do not resolve a prior precision of {prior:.2g} beside a curvature of up to "
-        f"{largest:.2g}: variances of what the data say little about are wrong by about {100 * error:.0f} %. Try "
-        f'precision="double", or a prior precision of {prior * error / RESOLVED:.1g} or more',
+        f"{largest:.2g}: variances of outputs {wrong}. Try {cure}, or a prior precision of "
+        f"{prior * bound / RESOLVED:.1g} or more",
         PrecisionWarning,
     )
+
+
+def some_inputs(model: Model) -> Inputs | None:
+    """Training inputs at which rounding is measured; ``None`` where a process has none, or but a part of them."""
+    if model.source is None or model.source.shared:
+        return None
+    return take(model.source.first(), slice(0, EXAMPLES))
+
+
+def excess(larger: Tensor, smaller: Tensor) -> float:
+    """``larger / smaller`` over 1, on the mean; infinite where what should be smaller is not positive."""
+    ratio = larger / smaller
+    return float(torch.where(smaller > 0, ratio - 1, math.inf).mean())
+
+
+def variances(covariances: Float[Tensor, "*batch c c"]) -> Float[Tensor, "*batch c"]:
+    """Their diagonals, float64, as they were computed: negative ones too."""
+    return wide(covariances).diagonal(dim1=-2, dim2=-1)
 
 
 def check_rounding(curvature: Structured, prior: float, rank: int | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import torch
@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.precision import WIDE
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
@@ -33,7 +34,15 @@ from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_part_shape
-from lapwing.posteriors.rounding import warn_of_products, warn_of_rounding
+from lapwing.posteriors.rounding import (
+    DOUBLE_NETWORK,
+    DOUBLE_PRODUCTS,
+    excess,
+    some_inputs,
+    variances,
+    warn_of_products,
+    warn_of_rounding,
+)
 from lapwing.posteriors.step import Step
 from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
 from lapwing.priors import Prior
@@ -138,7 +147,7 @@ class WeightPosterior(ExactPosterior):
         curvature = self.curvature.operator
         if self.noise_scale != 1.0:
             curvature = curvature.scaled(self.noise_scale)
-        if isinstance(curvature, Dense):
+        if isinstance(curvature, Dense) and self.model.precision.products == WIDE:
             warn_of_rounding(curvature, float(self.prior_diagonal.min()))
         precisions = self.prior_precisions
         if len(precisions) == 1 and self.prior.relative(self.network.uncertain) is None:
@@ -148,8 +157,34 @@ class WeightPosterior(ExactPosterior):
 
     def warn_of_precision(self) -> None:
         """See ``Capabilities.warn_of_precision``; covariances by single entries have no such error."""
-        largest = self.noise_scale * self.curvature.operator.rounding_scale
-        warn_of_products(self.model.precision, largest, float(self.prior_diagonal.min()))
+        operator = self.curvature.operator
+        asked = self.model.precision
+        epsilon = operator.own_rounding
+        cure = DOUBLE_NETWORK
+        if asked.products != WIDE:
+            epsilon = asked.epsilon
+            cure = DOUBLE_PRODUCTS
+        if epsilon:
+            largest = self.noise_scale * operator.rounding_scale
+            error = partial(self._error_of_products, epsilon)
+            warn_of_products(epsilon, largest, float(self.prior_diagonal.min()), error, cure)
+
+    @undisturbed()
+    @torch.no_grad()
+    def _error_of_products(self, epsilon: float) -> float | None:
+        """By how much variances of outputs would be smaller, were all eigenvalues as much larger as rounding allows."""
+        inputs = some_inputs(self.model)
+        if inputs is None or self.wide or self._by_draws(inputs):
+            return None
+        operator = self.curvature.operator.raised(epsilon)
+        curvature = replace(self.curvature, operator=operator)
+        other = replace(self, curvature=curvature, shared_precision=Shared[BlockedCurvature]())
+        if self.leaves_out_correlations:
+            own, less = self._moments(inputs, [self, other])
+        else:  # several dense precisions at once are decomposed
+            (own,) = self._moments(inputs, [self])
+            (less,) = other._moments(inputs, [other])
+        return excess(variances(own.covariance), variances(less.covariance))
 
     @property
     def precision_operator(self) -> Structured:

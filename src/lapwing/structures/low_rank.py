@@ -15,7 +15,8 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import check_count, check_fraction, check_option
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import DOUBLE, WIDE, has_double, wide
+from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
@@ -31,6 +32,9 @@ Method: TypeAlias = Literal["randomised", "lanczos", "nystrom"]
 
 FIRST = 16
 """Rank an adaptive search begins with; it doubles from there."""
+
+DEARER = 4
+"""Times that products in float64 may take those of the network's own type, counted in multiplications."""
 
 
 @final
@@ -62,7 +66,7 @@ class LowRank(CurvatureRecipe, Structure):
         >>> import torch, lapwing as lw
         >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(9, 2), torch.arange(9) % 3
         >>> lw.Laplace(lw.Categorical(), structure=lw.LowRank(4)).fit(model, (x, y)).precision.operator
-        LowRank(9 x 9, torch.float32, cpu)
+        LowRank(9 x 9, torch.float64, cpu)
     """
 
     rank: int = 100
@@ -80,16 +84,17 @@ class LowRank(CurvatureRecipe, Structure):
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         check_products(task)
-        curvature = GGNProduct(Linearisation(task.model))
-        most = min(self.rank, curvature.shape[0])
+        most = min(self.rank, task.model.network.size)
+        curvature = GGNProduct(linearised(task.model, most))
         if self.tolerance is None:
-            factor = self._factor_of_rank(curvature, most)
+            factor = resolved(self._factor_of_rank(curvature, most), most)
             totals = task.totals()
         else:
             diagonal = DiagonalSum(task.model.network)
             totals = sweep(task.model, task.curvature, diagonal)
             prior = task.prior.diagonal(task.model.network.uncertain, wide(task.model.network.like))
             trace = float((wide(diagonal.result().operator.diagonal()) / prior).sum())
+            trace *= 1.0 + torch.finfo(task.model.network.like.dtype).eps  # its rounding may be all that is left out
             factor = self._adapted(curvature, most, trace, prior, self.tolerance)
         posterior = task.posterior(WeightPosterior, totals, BlockedCurvature(linalg.LowRank(factor)))
         rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
@@ -128,7 +133,7 @@ class LowRank(CurvatureRecipe, Structure):
         )
         level = logging.INFO if len(enough) else logging.WARNING
         logger.log(level, words, columns, 100 * float(fractions[columns - 1]), 100 * tolerance)
-        return factor[:, :columns]
+        return resolved(factor, rank)[:, :columns]
 
     def _factor_of_rank(self, curvature: linalg.Operator, rank: int) -> Float[Tensor, "d r"]:
         generator = torch.Generator().manual_seed(self.seed)
@@ -139,6 +144,36 @@ class LowRank(CurvatureRecipe, Structure):
         else:
             pairs = randomised_eigenpairs(curvature, rank, generator=generator)
         return pairs.vectors * pairs.values.clamp_min(0.0).sqrt().to(pairs.vectors)
+
+
+def linearised(model: Model, columns: int) -> Linearisation:
+    """The network made linear, its products in float64 where that is asked for and takes no more than ``DEARER``.
+
+    An eigenvalue of the curvature that is less than the rounding of the largest is lost, whatever the prior beside it.
+
+    Args:
+        model: The network and its likelihood.
+        columns: Columns of the products.
+    """
+    own = Linearisation(model)
+    like = model.network.like
+    if model.precision.products != WIDE or like.dtype == WIDE or not has_double(like.device):
+        return own
+    explicit = own.cost.of_product("explicit", columns, cached=False)
+    traced = own.cost.of_product("traced", columns, cached=False)
+    return own.in_precision(DOUBLE) if explicit <= DEARER * traced else own
+
+
+def resolved(factor: Float[Tensor, "d r"], rank: int) -> Float[Tensor, "d r"]:
+    """A factor in float64, unless it has fewer columns than asked for, the others lost to rounding.
+
+    A factor of fewer digits is taken for one with such losses; see ``linalg.LowRank.own_rounding``.
+
+    Args:
+        factor: The factor, of the type of the products.
+        rank: Columns that were asked for.
+    """
+    return wide(factor) if factor.shape[1] == rank else factor
 
 
 def left_out(factor: Float[Tensor, "d r"], trace: float, prior: Float[Tensor, " d"]) -> Float[Tensor, " r"]:

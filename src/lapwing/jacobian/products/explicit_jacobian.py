@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.layout import together
+from lapwing.ground.precision import Precision
 from lapwing.jacobian.layers.base import Factor
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
@@ -76,13 +77,16 @@ class ExplicitRows:
         return together(pulled, -1)
 
 
-def explicit_chunk(model: Model, inputs: Inputs, targets: Tensor | None = None) -> tuple[Chunk, int]:
+def explicit_chunk(
+    model: Model, inputs: Inputs, targets: Tensor | None = None, precision: Precision | None = None
+) -> tuple[Chunk, int]:
     """J of some examples by explicit rows: a forward pass, and a backward pass a column of E.
 
     Args:
         model: The network and its likelihood.
         inputs: The examples.
         targets: With them, E has all changes of the outputs that the likelihood sees; without, all there are.
+        precision: In what the rows are multiplied, and with what; ``None`` for the type of the network.
 
     Returns:
         The chunk, and the bytes that the rows occupy.
@@ -99,6 +103,15 @@ def explicit_chunk(model: Model, inputs: Inputs, targets: Tensor | None = None) 
     cotangents = list(by_position(columns))
     if targets is None:
         cotangents = [torch.cat(cotangents)]
-    blocks = tuple(tuple(factor.for_products() for factor in forward.factors(block)) for block in cotangents)
-    rows = ExplicitRows(model.network, f.shape, basis, blocks, tuple(len(block) for block in cotangents))
+    blocks: list[tuple[Factor, ...]] = []
+    for block in cotangents:
+        factors = forward.factors(block)
+        if precision is not None:
+            factors = (factor.in_precision(precision) for factor in factors)
+        blocks.append(tuple(factor.for_products() for factor in factors))
+    if precision is not None:
+        basis = precision.operand(basis)
+        f = precision.operand(f)
+        y = precision.operand(y) if y.is_floating_point() else y
+    rows = ExplicitRows(model.network, f.shape, basis, tuple(blocks), tuple(len(block) for block in cotangents))
     return Chunk(inputs, f, y, rows.push, rows.pull, COLUMNS), rows.bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, final
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, chunks
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.layout import Layout
+from lapwing.ground.precision import Precision
 from lapwing.ground.shared import fields_of
 from lapwing.jacobian.layers.base import jacobian_rows, square_sums
 from lapwing.jacobian.model import Model
@@ -49,12 +50,22 @@ class Linearisation:
         memory: Bytes it may occupy, what it keeps included.
         strategy: Strategy to take whatever the rule says; ``None`` leaves it to the rule.
         recording: Multiplications in whose time a traced product is recorded, for the rule.
+        precision: In what rows are multiplied; ``None`` for the type of the network. Takes the strategy *explicit*.
     """
 
     model: Model
     memory: int = MEMORY
     strategy: Strategy | None = None
     recording: int = RECORDING
+    precision: Precision | None = None
+
+    def in_precision(self, precision: Precision) -> Linearisation:
+        """The same by explicit rows that are multiplied in a precision: those of the network, but sums of more digits.
+
+        Args:
+            precision: In what.
+        """
+        return replace(self, strategy="explicit", precision=precision)
 
     def __getstate__(self) -> dict[str, Any]:
         """What pickle and ``copy`` take: the fields; what was made of them since is made again."""
@@ -72,8 +83,8 @@ class Linearisation:
 
     @property
     def weights(self) -> Float[Tensor, " d"]:
-        """The trained values of the uncertain weights."""
-        return self.model.network.weights
+        """The trained values of the uncertain weights, of the type of the products."""
+        return self._weights
 
     @property
     def layout(self) -> Layout:
@@ -159,6 +170,7 @@ class Linearisation:
         budget = min(self.model.limits.training, working)
         if strategy == "explicit":
             numbers_a_cotangent = math.ceil(self.cost.layers.held / self.cost.cotangents)
+            budget = budget * self.model.network.like.itemsize // self._itemsize
             return self.model.chunk(self.cost.cotangents, numbers_a_cotangent, budget=budget)
         if strategy == "traced":
             return self.cost.chunk(self._itemsize, working)
@@ -175,17 +187,22 @@ class Linearisation:
         return ExampleCost.of(self.model, self.data.first(), self.likelihood.root_columns(self.event))
 
     @cached_property
+    def _weights(self) -> Float[Tensor, " d"]:
+        weights = self.model.network.weights
+        return weights if self.precision is None else self.precision.operand(weights)
+
+    @cached_property
     def _tracer(self) -> Tracer:
         return jacobian_tracer(self.model)
 
     @property
     def _itemsize(self) -> int:
-        return self.model.network.like.element_size()
+        return self.weights.element_size()
 
     def _prepared(self, strategy: Strategy, batch: Batch) -> tuple[Chunk, int | None]:
         """What does not depend on the columns, of a chunk, and the bytes that keeps."""
         if strategy == "explicit":
-            return explicit_chunk(self.model, batch.inputs, batch.targets)
+            return explicit_chunk(self.model, batch.inputs, batch.targets, self.precision)
         autodiff = partial(autodiff_chunk, self.model, self.chunk_size("autodiff"))
         if strategy == "traced":
             return traced_chunk(self._tracer, autodiff, batch)

@@ -267,6 +267,21 @@ class Structured(Operator):
         return float(self.trace())
 
     @property
+    def own_rounding(self) -> float:
+        """The relative rounding of the products it was made by, where that was of another precision than asked for."""
+        return 0.0
+
+    def raised(self, epsilon: float) -> Structured:
+        """The operator with all eigenvalues as much larger as rounding of the products behind it can have made them.
+
+        Here itself, where every entry has a rounding of its own.
+
+        Args:
+            epsilon: Relative rounding of a product.
+        """
+        return self
+
+    @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
         """Independent blocks and the positions of the coordinates of each; none where there is but the whole."""
         return ()

@@ -121,6 +121,10 @@ class BlockDiagonal(Structured):
         """See ``Structured.rounding_scale``; the largest of the blocks."""
         return max(block.rounding_scale for block in self.blocks)
 
+    def raised(self, epsilon: float) -> BlockDiagonal:
+        """See ``Structured.raised``."""
+        return self._with(block.raised(epsilon) for block in self.blocks)
+
     @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
         """See ``Structured.indexed_blocks``."""

@@ -16,6 +16,9 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
 
 Columns: TypeAlias = Callable[[Tensor], Tensor]
 
+ROUNDING = 0.3
+"""What rounding adds to an eigenvalue of a factor, over that of one product of the largest: as measured."""
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,6 +127,11 @@ class Kronecker(Structured):
         sides = sum(basis.shape[-1] for basis in self.bases if basis.vectors.ndim > 1)
         return self.shape[0] * max(1, sides)
 
+    def raised(self, epsilon: float) -> Kronecker:
+        """See ``Structured.raised``; by that of either factor."""
+        left, right = self.bases
+        return replace(self, left=_raised(left, epsilon), right=_raised(right, epsilon), copy_of=None)
+
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
         entries = self._eigenvalue(_diagonal(self.left), _diagonal(self.right))
@@ -172,6 +180,14 @@ def _contract(left: Columns, right: Columns, arrays: Float[Tensor, "p o i k"]) -
 
 def _decomposed(factor: Tensor | Eigenbasis) -> Eigenbasis:
     return factor if isinstance(factor, Eigenbasis) else decompose(factor)
+
+
+def _raised(basis: Eigenbasis, epsilon: float) -> Eigenbasis:
+    """A factor of which rounding made all eigenvalues larger; one that is diagonal has none in common."""
+    if basis.vectors.ndim == 1:
+        return basis
+    more = ROUNDING * epsilon * basis.largest_eigenvalue
+    return replace(basis, values=basis.values + more, rest=basis.rest + more)
 
 
 def _times(factor: Tensor | Eigenbasis) -> Columns:

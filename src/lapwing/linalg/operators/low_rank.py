@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError, ShapeError
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import WIDE, wide
 from lapwing.linalg.checks import finite, positive
 from lapwing.linalg.operators.base import FunctionOperator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.diagonal import Diagonal
@@ -85,7 +85,7 @@ class LowRank(Structured):
         constant = common_value(self._added)
         if constant is None:
             return torch.linalg.eigvalsh(wide(finite(self.dense())))
-        squares = torch.linalg.svdvals(wide(finite(self.factor))).square()
+        squares = self._squares
         return constant + torch.cat([squares, squares.new_zeros(self.shape[0] - len(squares))])
 
     def split(
@@ -99,6 +99,20 @@ class LowRank(Structured):
         directions, m = self._directions
         whitened = wide(rows) * self._base_entries.rsqrt()
         return whitened, whitened @ directions, m
+
+    @property
+    def own_rounding(self) -> float:
+        """See ``Structured.own_rounding``: that of its dtype, which is that of the products."""
+        return 0.0 if self.dtype == WIDE else torch.finfo(self.dtype).eps
+
+    @property
+    def rounding_scale(self) -> float:
+        """See ``Structured.rounding_scale``: the largest square of a singular value, 0 without ``own_rounding``."""
+        return float(self._squares[0]) if self.own_rounding else 0.0
+
+    def raised(self, epsilon: float) -> LowRank:
+        """See ``Structured.raised``: by that of eigenvalues that may have been lost."""
+        return LowRank(self.factor, Diagonal(self._added + self.own_rounding * self.rounding_scale))
 
     @property
     def known_root(self) -> Float[Tensor, "d r"] | None:
@@ -129,6 +143,11 @@ class LowRank(Structured):
                 "LowRank(factor, base), or shifted(prior_precision)",
             )
         return wide(positive(self.base.values))
+
+    @property
+    def _squares(self) -> Float[Tensor, " r"]:
+        """The squared singular values of ``U``, descending; float64."""
+        return torch.linalg.svdvals(wide(finite(self.factor))).square()
 
     @cached_property
     def _directions(self) -> tuple[Float[Tensor, "d r"], Float[Tensor, " r"]]:
