@@ -136,7 +136,7 @@ def by_image(scan: Scan) -> Row:
 
 
 def climbed(scan: Scan, start: ct.ImagePosterior) -> Row:
-    """EM from a posterior with each number of draws, each with a preconditioner of its own, and scores after it."""
+    """EM from a posterior with each number of draws, and scores after it; the first run makes the preconditioner."""
     row, scores = Row(), list[Row]()
     for samples in TRACES:
         em = lw.EM(samples=samples, steps=8, noise=False, seed=scan.seed)
