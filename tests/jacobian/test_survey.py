@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import lapwing as lw
 from lapwing.ground.data.inputs import count, take
+from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import jacobian_rows
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers, probe
 from tests.curvature import naive
 from tests.curvature.naive import known
+from tests.posterior_cases import refused
 
 KINDS = {
     "mlp": "Linear Linear",
@@ -148,6 +153,62 @@ def test_what_is_looked_up_for_all_examples_and_not_only_added_is_left_to_automa
 
     survey = find_layers(Network.of(Scaled()), torch.randint(0, 5, (3, 2)))
     assert survey.without_factors == ("positions.weight",)
+
+
+class Reordered(nn.Module):
+    """The examples in another order inside, from so many on."""
+
+    def __init__(self, order: Callable[[Tensor], Tensor], least: int = 1) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 2)
+        self.order, self.least = order, least
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = self.order(x) if len(x) >= self.least else torch.arange(len(x))
+        return self.last(torch.tanh(self.first(x[order])))[order.argsort()]
+
+
+def reverse(x: Tensor) -> Tensor:
+    return torch.arange(len(x)).flip(0)
+
+
+def by_first(x: Tensor) -> Tensor:
+    return x[:, 0].argsort()
+
+
+@pytest.mark.parametrize("order", [reverse, by_first])
+def test_layers_that_see_the_examples_in_another_order_are_left_to_automatic_differentiation(
+    order: Callable[[Tensor], Tensor],
+) -> None:
+    """Also where the first three are in order already."""
+    x = torch.arange(6.0).view(3, 2)
+    survey = find_layers(Network.of(Reordered(order)), x)
+    assert survey.without_factors == ("first.weight", "first.bias", "last.weight", "last.bias")
+
+
+@pytest.mark.parametrize("structure", [lw.Full(view="weights"), lw.KFAC(), lw.Diagonal()])
+def test_a_batch_whose_examples_are_in_another_order_is_refused(structure: Any) -> None:
+    model = Reordered(reverse, least=4)
+    x, y = torch.randn(6, 2), torch.arange(6) % 2
+    recipe = lw.Laplace(lw.Categorical(), structure=structure)
+    with refused(UnsupportedError, "one after the other in first.weight"):
+        recipe.fit(model, (x, y))
+    recipe.fit(model, [(x[:3], y[:3]), (x[3:], y[3:])])
+
+
+def test_a_batch_that_sends_examples_unevenly_through_a_layer_is_refused() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = torch.cat([x, x[:1]]) if len(x) > 3 else x
+            return self.last(torch.tanh(self.first(rows)))[: len(x)]
+
+    x, y = torch.randn(6, 2), torch.arange(6) % 2
+    with refused(UnsupportedError, "7 rows"):
+        lw.Laplace(lw.Categorical()).fit(Padded(), (x, y))
 
 
 def test_a_layer_whose_examples_lie_on_another_axis_each_time_is_left_out() -> None:

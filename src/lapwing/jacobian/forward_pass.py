@@ -96,10 +96,11 @@ class Pass:
             One factor a layer, then one for each parameter without layer factors.
 
         Raises:
-            UnsupportedError: If a layer has no part in the outputs of this chunk.
+            UnsupportedError: If a layer has no part in the outputs of this chunk; if examples go through it unevenly or
+                in another order.
 
         Cost:
-            k backward passes through the activations.
+            k backward passes through the activations; one more where the network takes rows by number.
         """
         yield from self.layer_factors(cotangents, workspace)
         survey = self.survey
@@ -114,8 +115,15 @@ class Pass:
     ) -> Iterator[Factor]:
         """The factors of the layers alone; without workspace, what one is made from is not held until the next."""
         uses = [(layer, call) for layer in self.survey.layers for call in self.calls if layer.owns(call)]
-        gradients = self._gradients(uses, cotangents, workspace)
         n = count(self.inputs)
+        for layer, call in uses:
+            if call.shape[layer.axis] % n:
+                raise _apart(layer, f"one of {n} that sends {call.shape[layer.axis]} rows through it")
+        gradients = self._gradients(uses, cotangents, workspace)
+        scales = 1 + torch.arange(n).to(cotangents) / n
+        checked = self.survey.reorders and n > 1
+        scaled = scales.view(-1, *[1] * (cotangents.ndim - 2)) * cotangents[0]
+        scaled_gradients = self._gradients(uses, scaled[None], None) if checked else []
         for layer in self.survey.layers:
             own = [call for owner, call in uses if owner is layer]
             if not own:
@@ -124,7 +132,11 @@ class Pass:
                     "a batch that went another way",
                     "weights=Names(...) or requires_grad_(False) to leave that layer out",
                 )
-            yield kind_of(layer).of(layer, own, [gradients.pop(0) for _ in own], n)
+            factor = kind_of(layer).of(layer, own, [gradients.pop(0) for _ in own], n)
+            if checked:
+                scaled_factor = kind_of(layer).of(layer, own, [scaled_gradients.pop(0) for _ in own], n)
+                check_order(layer, factor, scaled_factor, scales)
+            yield factor
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
         """``sum_n J_nᵀ u_n`` in the uncertain weights: one backward pass."""
@@ -166,6 +178,33 @@ class Pass:
                     stacked.append(memory.resize_(part.shape[0], len(cotangents), *part.shape[1:]))
                 stacked[number][:, k] = part
         return stacked
+
+
+def check_order(layer: Layer, factor: Factor, scaled: Factor, scales: Float[Tensor, " n"]) -> None:
+    """The gradient of an example grows as its cotangent does: it stands in the place of that example, and no other.
+
+    Args:
+        layer: The layer.
+        factor: Its factor.
+        scaled: The same for the first cotangent, that of each example multiplied by its scale.
+        scales: They differ from example to example.
+
+    Raises:
+        UnsupportedError: If examples are in another order where the layer is used.
+    """
+    plain = factor.g[:, 0]
+    expected = scales.view(-1, *[1] * (plain.ndim - 1)) * plain
+    if not bool((scaled.g[:, 0] - expected).norm() <= 1e-3 * expected.norm()):
+        raise _apart(layer, "one that puts them in another order there")
+
+
+def _apart(layer: Layer, came: str) -> UnsupportedError:
+    """What is said of a batch whose examples are not one after the other in a layer."""
+    return UnsupportedError(
+        f"a batch whose examples are one after the other in {', '.join(layer.names)}",
+        came,
+        "batches of one example, which have no order, or weights=Names(...) to leave that layer out",
+    )
 
 
 def along(outputs: Tensor, cotangent: Tensor) -> Float[Tensor, ""]:

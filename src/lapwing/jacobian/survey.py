@@ -22,7 +22,7 @@ from lapwing.jacobian.detached_parameters import warn_of_detached
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.autodiff import close, right_way
 from lapwing.jacobian.layers.base import Call, Layer, LayerKind
-from lapwing.jacobian.layers.capture import Survey, captured, kind_of, kind_of_uses, origin
+from lapwing.jacobian.layers.capture import Survey, captured, kind_of, kind_of_uses, origin, reorders
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -88,6 +88,9 @@ def first_pass(network: Network, inputs: Inputs) -> Pass:
     layers = _layers(first.calls, fewer_calls)
     first = first.with_survey(_survey(network, layers, first))
     wrong = _disagreeing(first, again)
+    if first.survey.reorders:
+        turned = Pass.of(network, first.survey, take(three, torch.arange(2, -1, -1)))
+        wrong |= _disagreeing(turned, turned.returned)
     if wrong:
         right = tuple(layer for layer in layers if not wrong & set(layer.names))
         first = first.with_survey(_survey(network, right, first))
@@ -185,7 +188,8 @@ def _survey(network: Network, layers: tuple[Layer, ...], forward: Pass) -> Surve
     matrix = max((each.matrix for each in sizes), default=0)
     rows = sum(network.params[name].numel() for name in others)
     floats = (outputs + 2 * matrix + rows, 3 * outputs + 2 * inputs)
-    return Survey(layers, others, forward.returned.shape[1:], floats, matrix=matrix)
+    moved = reorders(forward.returned)
+    return Survey(layers, others, forward.returned.shape[1:], floats, reorders=moved, matrix=matrix)
 
 
 def _entries(network: Network, name: str | None) -> int:
@@ -193,7 +197,7 @@ def _entries(network: Network, name: str | None) -> int:
 
 
 def _disagreeing(forward: Pass, again: Tensor) -> set[str]:
-    """Parameters whose factors, for one example alone, differ from its gradient by automatic differentiation.
+    """Parameters whose factors, for some example alone, differ from its gradient by automatic differentiation.
 
     Args:
         forward: The examples, with the survey.
@@ -201,20 +205,22 @@ def _disagreeing(forward: Pass, again: Tensor) -> set[str]:
     """
     cotangent = torch.linspace(0.5, 1.5, forward.outputs[0].numel()).to(forward.outputs)
     cotangent = cotangent.view(forward.outputs.shape[1:])
-    factors = list(forward.layer_factors(cotangent.expand_as(forward.outputs).unsqueeze(0)))
+    unchecked = forward.with_survey(replace(forward.survey, reorders=False))
+    factors = list(unchecked.layer_factors(cotangent.expand_as(forward.outputs).unsqueeze(0)))
     names = [name for factor in factors for name in factor.names]
     if not names:
         return set()
-    with torch.enable_grad():
-        target = (again[1] * cotangent).sum()
     params = [forward.params[name] for name in names]
-    grads = torch.autograd.grad(target, params, allow_unused=True, materialize_grads=True)
-    expected = dict(zip(names, grads, strict=True))
     wrong: set[str] = set()
-    for factor in factors:
-        truth = torch.cat([expected[name].flatten() for name in factor.names])
-        found = factor.taken(slice(1, 2)).rows()[0, 0]
-        tolerance = 1e-3 * truth.norm() + 1e-6 * cotangent.norm()
-        if found.shape != truth.shape or not bool((found - truth).norm() <= tolerance):
-            wrong.update(factor.names)
+    for example, outputs in enumerate(again):
+        with torch.enable_grad():
+            target = (outputs * cotangent).sum()
+        grads = torch.autograd.grad(target, params, retain_graph=True, allow_unused=True, materialize_grads=True)
+        expected = dict(zip(names, grads, strict=True))
+        for factor in factors:
+            truth = torch.cat([expected[name].flatten() for name in factor.names])
+            found = factor.taken(slice(example, example + 1)).rows()[0, 0]
+            tolerance = 1e-3 * truth.norm() + 1e-6 * cotangent.norm()
+            if found.shape != truth.shape or not bool((found - truth).norm() <= tolerance):
+                wrong.update(factor.names)
     return wrong

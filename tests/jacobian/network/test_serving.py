@@ -167,3 +167,18 @@ def test_errors_that_say_more_than_that_stay_as_they_are() -> None:
 
     with pytest.raises(torch.linalg.LinAlgError):
         found(Singular())
+
+
+@pytest.mark.parametrize("hint", ["sparse", "scale_grad_by_freq"])
+def test_how_training_wants_the_gradient_of_an_embedding_changes_no_derivative(hint: str) -> None:
+    def network(**hints: bool) -> nn.Module:
+        return seeded(lambda: nn.Sequential(nn.Embedding(5, 2, **hints), nn.Flatten(), nn.Linear(4, 3)))
+
+    tokens = torch.arange(24).view(12, 2) % 5
+    hinted = network(**{hint: True})
+    found, expected = (
+        lw.Laplace(lw.Categorical(), structure=lw.Diagonal()).fit(model, (tokens, Y)).predict(tokens)
+        for model in (hinted, network())
+    )
+    torch.testing.assert_close(found.logits.variance, expected.logits.variance)
+    assert getattr(hinted[0], hint)

@@ -134,6 +134,12 @@ def kind_of_uses(kinds: set[type[LayerKind]]) -> type[LayerKind] | None:
     return TIED.get(frozenset(kinds))
 
 
+BY_NUMBER = (
+    *("Index", "Gather", "Scatter", "Take", "MaskedSelect", "MaskedScatter"),
+    *("Flip", "Roll", "Sort", "PackPadded"),
+)
+"""How the names of nodes begin that put rows elsewhere."""
+
 FEW = 16
 """Examples of a chunk fewer than which waste the threads."""
 
@@ -153,6 +159,8 @@ class Survey:
         floats: Numbers one example occupies: for each cotangent, and beside them.
         way: How the Jacobian of those is made.
         head: Whether the outputs are those of the one layer there is, position by position.
+        reorders: Whether the network moves rows to places that its numbers say, such as examples by their length: then
+            each batch is checked.
         matrix: Numbers of the largest Jacobian that is written down of a weight, for each cotangent.
     """
 
@@ -162,6 +170,7 @@ class Survey:
     floats: tuple[int, int]
     way: Way = "at once"
     head: bool = False
+    reorders: bool = False
     matrix: int = 0
 
     @property
@@ -205,6 +214,11 @@ def origin(values: Tensor, ends: Collection[Node], moves: Collection[str] = MOVE
             break
         node = before[0]
     return node
+
+
+def reorders(values: Tensor) -> bool:
+    """Whether an operation that made some values takes rows by number, and so may put examples in another order."""
+    return any(node.name().lstrip("_").startswith(BY_NUMBER) for node in history(values))
 
 
 def history(values: Tensor) -> set[Any]:

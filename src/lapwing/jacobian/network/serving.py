@@ -89,7 +89,8 @@ def _refused(error: Exception, inputs: Inputs) -> DataError:
 def serving(module: nn.Module) -> Generator[None]:
     """The module in eval mode, uncompiled, without the autocast of ``accelerate``, checkpoints and backward hooks.
 
-    Derivatives are in the type of its weights. Modes, hooks and all that a forward pass assigns are restored, always.
+    Derivatives are in the type of its weights, those of embeddings neither sparse nor scaled by frequency. Modes, hooks
+    and all that a forward pass assigns are restored, always.
     """
     compiler_loaded = "torch._dynamo" in sys.modules
     in_training = any(part.training for part in module.modules())
@@ -106,6 +107,8 @@ def serving(module: nn.Module) -> Generator[None]:
                     part.training = False
                 if "_original_forward" in attributes:  # accelerate put its own in front, which casts
                     part.__dict__["forward"] = attributes["_original_forward"]
+                if isinstance(part, nn.Embedding | nn.EmbeddingBag):  # how training wants its gradient, no derivative
+                    part.__dict__.update(sparse=False, scale_grad_by_freq=False)
                 part.__dict__["_backward_hooks"] = OrderedDict()
                 part.__dict__["_backward_pre_hooks"] = OrderedDict()
             yield
