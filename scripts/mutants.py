@@ -336,10 +336,16 @@ MUTANTS = (
         "posteriors/test_rounding.py",
     ),
     m(
-        "ground/precision.py:Precision.error",
-        "0.1 * self.epsilon * largest / prior",
-        "0.1 * self.epsilon * largest * prior",
+        "posteriors/rounding.py:warn_of_products",
+        "LARGEST * epsilon * largest / prior",
+        "LARGEST * epsilon * largest * prior",
         "posteriors/test_rounding.py",
+    ),
+    m(
+        "curvature/tangent_features.py:TangentFeatures._widened",
+        "self.model.precision.products == WIDE and like.dtype != WIDE",
+        "self.model.precision.products == WIDE and like.dtype == WIDE",
+        "laws/test_float32_networks.py",
     ),
     m(
         "posteriors/weight_space.py:WeightPosterior._deviations",

@@ -78,7 +78,7 @@ def some_inputs(model: Model) -> Inputs | None:
 
 def excess(larger: Tensor, smaller: Tensor) -> float:
     """``larger / smaller`` over 1, on the mean; infinite where what should be smaller is not positive."""
-    ratio = larger / smaller
+    ratio = (larger / smaller).nan_to_num(nan=math.inf)
     return float(torch.where(smaller > 0, ratio - 1, math.inf).mean())
 
 

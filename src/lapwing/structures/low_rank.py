@@ -147,7 +147,7 @@ class LowRank(CurvatureRecipe, Structure):
 
 
 def linearised(model: Model, columns: int) -> Linearisation:
-    """The network made linear, its products in float64 where that is asked for and takes no more than ``DEARER``.
+    """The network made linear; its products in float64 where asked for, if they fit and take no more than ``DEARER``.
 
     An eigenvalue of the curvature that is less than the rounding of the largest is lost, whatever the prior beside it.
 
@@ -159,9 +159,12 @@ def linearised(model: Model, columns: int) -> Linearisation:
     like = model.network.like
     if model.precision.products != WIDE or like.dtype == WIDE or not has_double(like.device):
         return own
+    precise = own.in_precision(DOUBLE)
+    if not precise.fits:
+        return own
     explicit = own.cost.of_product("explicit", columns, cached=False)
     traced = own.cost.of_product("traced", columns, cached=False)
-    return own.in_precision(DOUBLE) if explicit <= DEARER * traced else own
+    return precise if explicit <= DEARER * traced else own
 
 
 def resolved(factor: Float[Tensor, "d r"], rank: int) -> Float[Tensor, "d r"]:

@@ -164,6 +164,11 @@ class Linearisation:
         """Whether all chunks are kept for the strategy that so many columns take."""
         return self.choose(columns) in self.cache.chunks
 
+    @property
+    def fits(self) -> bool:
+        """Whether the explicit rows of one example take no more than a quarter of the memory; see ``cheaper``."""
+        return 4 * self.cost.layers.held * self._itemsize <= self.cache.room
+
     def chunk_size(self, strategy: Strategy) -> int:
         """Examples to a chunk, at most."""
         working = self.memory // WORKING
