@@ -17,6 +17,7 @@ from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
+from lapwing.tuning.knowledge import with_knowledge
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
 
@@ -93,14 +94,15 @@ class Validation:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
+        data = self._held_out(posterior)
         search = HeldOutSearch(
             "Validation",
-            self._held_out(posterior),
+            data,
             candidates(posterior, self.link),
             noise=self.noise,
             temperature=self.temperature and posterior.likelihood.labels,
         )
-        return search.run(progress)
+        return with_knowledge(search.run(progress), data.batches, held_out=True, progress=progress)
 
     def noise_rule(self) -> NoiseRule | None:
         """See ``TunesNoise``; held-out residuals as large as predictions say.
