@@ -201,7 +201,11 @@ def plain_scores(case: Case) -> dict[str, dict[str, Tensor]]:
 
     def neighbours(f: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
         one = torch.nn.functional.normalize(f, dim=1)
-        return torch.cdist(one, torch.nn.functional.normalize(known, dim=1)).topk(NEIGHBOURS, largest=False)[0][:, -1]
+        return (
+            torch.cdist(one, torch.nn.functional.normalize(known, dim=1))
+            .topk(NEIGHBOURS, largest=False)[0][:, -1]
+            .contiguous()
+        )
 
     return {
         "plain entropy": {name: entropy(f.softmax(-1)) for name, f in logits.items()},

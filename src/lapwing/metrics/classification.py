@@ -173,8 +173,8 @@ def _two_sides(in_scores: Tensor, out_scores: Tensor) -> tuple[Float[Tensor, " n
         if scores.numel() == 0 or scores.isnan().any():
             got = "none" if scores.numel() == 0 else f"{int(scores.isnan().sum())} NaN"
             raise DataError(f"{name} of at least one example, without NaN", got, "checking the predictions")
-    low = wide(in_scores.detach().flatten())
-    return low, out_scores.detach().flatten().to(low)
+    low = wide(in_scores.detach().flatten()).contiguous()
+    return low, out_scores.detach().flatten().to(low).contiguous()
 
 
 @final

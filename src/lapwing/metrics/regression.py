@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_fraction, check_kind
 from lapwing.ground.precision import wide, wide_device
 from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.moments import Draws, Moments

@@ -89,7 +89,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
         if self.knowledge is not None and self.knowledge.factor < 1.0:
-            given += f"error bars at {self.knowledge.factor:.3g} times the prior precision, "
+            own = "probabilities of the network, " if self.knowledge.certain else ""
+            given += f"{own}error bars at {self.knowledge.factor:.3g} times the prior precision, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"

@@ -26,6 +26,7 @@ class KnowledgeScale:
         factor: Of the prior precisions, at most 1.
         familiar: ``Predictive.epistemic`` of familiar inputs there, ascending, float64.
         held_out: Whether these were held out; else the network was trained on them.
+        certain: Whether at the scale that predicts nothing is uncertain: probabilities are the network's own.
 
     Raises:
         ConfigError: If the factor is not in (0, 1], or there are no familiar inputs.
@@ -34,6 +35,7 @@ class KnowledgeScale:
     factor: float
     familiar: Float[Tensor, " m"]
     held_out: bool
+    certain: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.factor <= 1.0:

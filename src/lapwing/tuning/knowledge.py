@@ -6,19 +6,22 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data.inputs import Inputs, over_tensors, take
+from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
+from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.knowledge import KEPT, KnowledgeScale
 from lapwing.tuning.held_out.examples import evenly, joined
+from lapwing.tuning.held_out.outputs import HeldOut
+from lapwing.tuning.held_out.search import mean_loss, noise_factor
 from lapwing.tuning.method import P
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,10 @@ WEAKEST = 1e-16
 
 HALVINGS = 7
 """Of the interval of the logarithm of the factor, to an eighth of a decade."""
+
+
+CERTAIN = 1e-5
+"""Nats that, unknown, are none: standard deviations of the logits of a hundredth at most."""
 
 
 @final
@@ -60,7 +67,13 @@ LIMITS = FamiliarLimits()
 
 
 def with_knowledge(
-    posterior: P, batches: Sequence[Batch], *, held_out: bool, limits: FamiliarLimits = LIMITS, progress: bool | None
+    posterior: P,
+    batches: Sequence[Batch],
+    *,
+    held_out: bool,
+    factor: float | None = None,
+    limits: FamiliarLimits = LIMITS,
+    progress: bool | None,
 ) -> P:
     """The posterior with a scale of knowledge: error bars that tuning for probabilities cannot switch off.
 
@@ -70,12 +83,13 @@ def with_knowledge(
 
     for the mutual information I of the label of a familiar input and the weights. It falls as the prior grows stronger,
     and takes no labels: whatever the network says of inputs it knows, more of them would not tell much more. Where
-    uncertainty has no bound, for real targets and counts, and where each prior is a solve, the factor is 1.
+    uncertainty has no bound, for real targets and counts, and where each prior is a solve, the factor is the one given.
 
     Args:
         posterior: The tuned posterior.
         batches: Familiar inputs.
         held_out: Whether they were held out.
+        factor: Of the prior precisions; ``None`` for the rule, or 1 where that says nothing.
         limits: How many are looked at.
         progress: Whether to show a progress bar.
 
@@ -89,9 +103,11 @@ def with_knowledge(
         return posterior
     reference = joined(list(evenly(batches, limits.examples(posterior))))
     few = joined(list(evenly(reference, max(2, limits.search // positions_of(posterior)))))
-    most = HALVINGS + 2 if posterior.exact else 1
+    most = HALVINGS + 1 if posterior.exact else 1
     with Bar("what is known of familiar inputs", most=most, unit="scales", progress=progress) as bar:
-        factor = _least_factor(posterior, few, bar) if posterior.exact else 1.0
+        here = epistemic_of(posterior, few)
+        if factor is None:
+            factor = _least_factor(posterior, few, here, bar) if posterior.exact else 1.0
         there = posterior if factor == 1.0 else posterior.with_prior_factor(factor)
         familiar = wide(epistemic_of(there, reference)).sort().values
         bar.update()
@@ -100,8 +116,12 @@ def with_knowledge(
         familiar = familiar[places.to(familiar.device)]
     kind = "held-out" if held_out else "training"
     least = factor * float(posterior.prior_precisions.min())
-    logger.info("error bars are at prior precision %.3g, by %d %s inputs", least, len(familiar), kind)
-    return replace(posterior, knowledge=KnowledgeScale(factor, familiar, held_out))
+    certain = posterior.likelihood.labels and posterior.temperature == 1.0 and bool((here < CERTAIN).all())
+    own = "probabilities are the network's own; " if certain else ""
+    level = logging.WARNING if certain else logging.INFO
+    words = "%serror bars are at prior precision %.3g, by %d %s inputs"
+    logger.log(level, words, own, least, len(familiar), kind)
+    return replace(posterior, knowledge=KnowledgeScale(factor, familiar, held_out, certain))
 
 
 def looks(posterior: Posterior, limits: FamiliarLimits = LIMITS) -> bool:
@@ -116,51 +136,80 @@ def positions_of(posterior: Posterior) -> int:
     return posterior.model.width // posterior.model.event[-1]
 
 
-def _least_factor(posterior: Posterior, batches: Sequence[Batch], bar: Bar) -> float:
-    """The least factor of the prior precision that leaves familiar inputs known, from 1 down to ``WEAKEST``."""
+def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], bar: Bar) -> float:
+    """The least factor of the prior precision that leaves familiar inputs known, from 1 down to ``WEAKEST``.
+
+    Args:
+        posterior: The posterior.
+        batches: Familiar inputs.
+        here: Their epistemic uncertainty at factor 1.
+        bar: Progress.
+    """
     bound = most_epistemic(posterior, batches[0].inputs)
-    if bound is None:
-        return 1.0
-
-    def known(log_factor: float) -> bool:
-        there = posterior.with_prior_factor(math.exp(log_factor)) if log_factor < 0.0 else posterior
-        bar.update()
-        return float(epistemic_of(there, batches).mean()) <= SHARE * bound
-
-    if not known(0.0):
+    if bound is None or float(here.mean()) > SHARE * bound:
         return 1.0
     low = math.log(WEAKEST)
     high = 0.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        if known(middle):
+        there = posterior.with_prior_factor(math.exp(middle))
+        if float(epistemic_of(there, batches).mean()) <= SHARE * bound:
             high = middle
         else:
             low = middle
+        bar.update()
     return math.exp(high)
 
 
+def least_not_rejected(data: HeldOut[Any], tuned: Posterior) -> float | None:
+    """For real targets the least factor of a tuned prior that held-out data do not reject, with a noise of its own.
+
+    Its NLL is within a standard error of the least. ``None`` for other targets, and where each prior is a solve.
+
+    Args:
+        data: The held-out data, of the posterior before.
+        tuned: The posterior of least NLL, which is the last of its trace.
+    """
+    likelihood = data.likelihood
+    best = tuned.trace[-1].validation_nll
+    error = tuned.trace[-1].validation_error
+    if not (isinstance(likelihood, Gaussian) and tuned.exact) or best is None or error is None:
+        return None
+    noise = tuned.noise_scale / data.posterior.noise_scale
+    chosen = float((tuned.prior_precisions / data.posterior.prior_precisions).log().mean()) - math.log(noise)
+    for log_factor in sorted(data.grid):
+        if log_factor >= chosen:
+            break
+        moments = data.moments(log_factor)
+        own = noise_factor(data, likelihood, moments)
+        loss = mean_loss(data, [part.widened(1 / own) for part in moments], likelihood.scaled(own), tuned.link)
+        if loss <= best + error:
+            return math.exp(log_factor - chosen)
+    return 1.0
+
+
 def epistemic_of(posterior: Posterior, batches: Sequence[Batch]) -> Float[Tensor, " m"]:
-    """``Predictive.epistemic`` of inputs at the prior of a posterior, logits as they are."""
+    """``Predictive.epistemic`` of inputs of all processes at the prior of a posterior, logits as they are."""
     found = list[Tensor]()
     for batch in batches:
         (outputs,) = posterior.outputs_each(batch.inputs, [posterior])
         found.append(posterior.likelihood.predictive(outputs, "probit").epistemic.flatten())
-    return torch.cat(found)
+    own = torch.cat(found)
+    return own if posterior.data is None else posterior.data.joined(own)
 
 
 def most_epistemic(posterior: Posterior, inputs: Inputs) -> float | None:
     """The largest ``epistemic`` there can be."""
-    (outputs,) = posterior.outputs_each(inputs, [posterior])
+    (outputs,) = posterior.outputs_each(take(inputs, slice(1)), [posterior])
     return posterior.likelihood.predictive(outputs, "probit").most_epistemic
 
 
 def first_of(data: Data, examples: int) -> list[Batch]:
-    """The first training examples, those of every process together; no more are read."""
+    """The first training examples of this process; no more are read."""
     found = list[Batch]()
     for batch in data:
         room = examples - sum(map(len, found))
         found.append(batch if len(batch) <= room else Batch(take(batch.inputs, slice(room)), batch.targets[:room]))
         if room <= len(batch):
             break
-    return [Batch(over_tensors(data.joined, batch.inputs), data.joined(batch.targets)) for batch in joined(found)]
+    return joined(found)

@@ -17,7 +17,7 @@ from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
-from lapwing.tuning.knowledge import with_knowledge
+from lapwing.tuning.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
 
@@ -102,7 +102,9 @@ class Validation:
             noise=self.noise,
             temperature=self.temperature and posterior.likelihood.labels,
         )
-        return with_knowledge(search.run(progress), data.batches, held_out=True, progress=progress)
+        tuned = search.run(progress)
+        factor = least_not_rejected(data, tuned)
+        return with_knowledge(tuned, data.batches, held_out=True, factor=factor, progress=progress)
 
     def noise_rule(self) -> NoiseRule | None:
         """See ``TunesNoise``; held-out residuals as large as predictions say.
