@@ -14,6 +14,12 @@ from lapwing.moments.outputs import Draws
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.quadrature import MAX_BYTES, POINTS, check_time, over_positions, sobol_normals
 
+KNOWLEDGE = 0.5
+"""Temperature of the logits at the scale of knowledge, by ``studies.elsewhere``.
+
+The prior there is so weak that the weights stand for most of what is unsure: the temperature of least NLL is far below
+1."""
+
 OUTPUTS = 2**12
 """Yes-or-no labels whose nodes are taken at a time."""
 
@@ -21,7 +27,7 @@ Terms: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Of log probabilities ``[m, c, k]`` and the weights of the k points the average of each class's part, ``[m, c]``."""
 
 
-def mutual_information(logits: Outputs, *, points: int = POINTS) -> Float[Tensor, "*batch"]:
+def mutual_information(logits: Outputs, *, temperature: float = 1.0, points: int = POINTS) -> Float[Tensor, "*batch"]:
     """Mutual information of a class and the weights, nats: what knowing the weights would tell of the class.
 
         I = H(E p) - E H(p) = E KL(p ‖ E p),    p = softmax(f)
@@ -31,6 +37,7 @@ def mutual_information(logits: Outputs, *, points: int = POINTS) -> Float[Tensor
 
     Args:
         logits: What is known of the logits f ``[n, *event, c]``.
+        temperature: Divides them: towards 0 it is the entropy of the most probable class of drawn weights.
         points: How many points, a power of two.
 
     Returns:
@@ -50,7 +57,7 @@ def mutual_information(logits: Outputs, *, points: int = POINTS) -> Float[Tensor
         >>> mutual_information(Moments(torch.zeros(2, 3), torch.stack([known, unknown])))
         tensor([0.0033, 0.9228])
     """
-    return _averaged(logits, _divergences, points)
+    return _averaged(logits.scaled(1 / temperature), _divergences, points)
 
 
 def expected_entropy(logits: Outputs, *, points: int = POINTS) -> Float[Tensor, "*batch"]:
@@ -66,18 +73,19 @@ def expected_entropy(logits: Outputs, *, points: int = POINTS) -> Float[Tensor, 
     return _averaged(logits, _entropies, points)
 
 
-def label_information(logits: Outputs) -> Float[Tensor, "*batch c"]:
+def label_information(logits: Outputs, *, temperature: float = 1.0) -> Float[Tensor, "*batch c"]:
     """Mutual information of each yes-or-no label and the weights, nats, ``[n, *event, c]``; see ``mutual_information``.
 
     Args:
         logits: What is known of the logits; each is integrated by itself.
+        temperature: Divides them.
 
     Example:
         >>> from lapwing.moments import Moments
         >>> label_information(Moments(torch.zeros(1, 1), 100.0 * torch.ones(1, 1, 1)))
         tensor([[0.5648]])
     """
-    return _by_label(logits, _divergences)
+    return _by_label(logits.scaled(1 / temperature), _divergences)
 
 
 def expected_label_entropy(logits: Outputs) -> Float[Tensor, "*batch c"]:

@@ -26,7 +26,7 @@ from lapwing.tuning.method import P
 
 logger = logging.getLogger(__name__)
 
-SHARE = 0.2
+SHARE = 0.4
 """Of the most that could be unknown of a label, log c, what may be unknown of a familiar input's, in the mean.
 
 By ``studies.elsewhere``: with less, sure inputs whose outputs move with many weights look less known than strangers."""
@@ -94,7 +94,7 @@ def with_knowledge(
         progress: Whether to show a progress bar.
 
     Returns:
-        The posterior; the same where outputs are too many to look at, or known by draws of the outputs alone.
+        The posterior; the same where outputs are too many to look at.
 
     Cost:
         Predictions of ``HALVINGS * limits.search + limits.reference`` positions at most.
@@ -125,10 +125,8 @@ def with_knowledge(
 
 
 def looks(posterior: Posterior, limits: FamiliarLimits = LIMITS) -> bool:
-    """Whether a scale is sought: outputs of an example are few, and not known by draws of them alone."""
-    if posterior.wide or positions_of(posterior) > limits.positions:
-        return False
-    return not posterior.predicts_by_draws
+    """Whether a scale is sought: outputs of an example are few."""
+    return not posterior.wide and positions_of(posterior) <= limits.positions
 
 
 def positions_of(posterior: Posterior) -> int:

@@ -18,7 +18,7 @@ from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import WideMoments, at_least_single
 from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
-from lapwing.predictive.information import expected_entropy, mutual_information
+from lapwing.predictive.information import KNOWLEDGE, expected_entropy, mutual_information
 from lapwing.predictive.links import Link, laplace_bridge, monte_carlo, pairwise, probit, softmax
 from lapwing.predictive.quadrature import quasi_monte_carlo
 
@@ -88,12 +88,12 @@ class Classification(ProbabilitiesOfLogits):
     def epistemic(self) -> Float[Tensor, "*batch"]:
         """Mutual information of the class and the weights in nats, ``[n, *event]``: what more data would tell.
 
-            I = H(E softmax(f)) - E H(softmax(f))
+            I = H(E softmax(f / T)) - E H(softmax(f / T)),    T = 1/2
 
         At the scale of knowledge, which tuning for good probabilities does not switch off; by it inputs from elsewhere
         are told, errors better by ``entropy``. See ``mutual_information``, also for its cost.
         """
-        return mutual_information(at_least_single(self.known))
+        return mutual_information(at_least_single(self.known), temperature=KNOWLEDGE)
 
     @property
     def most_epistemic(self) -> float:

@@ -18,7 +18,7 @@ from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import WideMoments
 from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
-from lapwing.predictive.information import expected_label_entropy, label_information
+from lapwing.predictive.information import KNOWLEDGE, expected_label_entropy, label_information
 from lapwing.predictive.links import Link, monte_carlo, probit_binary
 from lapwing.predictive.quadrature import expected_sigmoid
 
@@ -61,7 +61,7 @@ class MultiLabel(ProbabilitiesOfLogits):
     @property
     def epistemic(self) -> Float[Tensor, "*batch"]:
         """Mean mutual information of the labels and the weights in nats, ``[n, *event]``; see ``Classification``."""
-        return label_information(self.known).mean(-1)
+        return label_information(self.known, temperature=KNOWLEDGE).mean(-1)
 
     @property
     def most_epistemic(self) -> float:
