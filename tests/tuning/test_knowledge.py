@@ -160,10 +160,7 @@ def test_held_out_data_that_do_not_reject_a_weaker_prior_give_real_targets_their
     after = lw.tune(posterior, lw.Validation(held_out, seconds=None))
     assert after.knowledge is not None and after.knowledge.held_out and after.knowledge.factor < 1.0
     assert bool((after.predict(NEAR).known.std > after.predict(NEAR).latent.std).all())
-    step = after.trace[-1]
-    assert step.validation_nll is not None and step.validation_error is not None
-    bound = step.validation_nll + step.validation_error
-    allowed = [one for one in after.trace[:-1] if one.validation_nll is not None and one.validation_nll <= bound]
-    weakest = min(one.prior_precision[0] / one.noise_precision for one in allowed)
-    there = float(after.at_knowledge.prior_precisions[0]) / after.likelihood.noise_precision
-    assert there == pytest.approx(weakest, rel=1e-6)
+    weaker = lw.evaluate(after.at_knowledge, held_out)["nll"]
+    best = lw.evaluate(after, held_out)["nll"]
+    error = after.trace[-1].validation_error
+    assert error is not None and best < weaker < best + 3 * error

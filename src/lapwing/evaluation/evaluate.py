@@ -125,7 +125,8 @@ def _strangeness_of(
 
 def strangeness(prediction: Predictive) -> Tensor:
     """By what foreign inputs are told: what is not known, where that has a scale of its own, or the uncertainty."""
-    return prediction.uncertainty if prediction.knowledge is None else prediction.epistemic
+    scaled = prediction.knowledge is not None and prediction.knowledge.familiar is not None
+    return prediction.epistemic if scaled else prediction.uncertainty
 
 
 def predict_options(predictor: Predictor) -> list[str]:

@@ -207,9 +207,10 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return self.with_hyperparameters(prior, self.likelihood)
 
     def _at_both_scales(self, x: InputsLike, asked: Asked) -> tuple[Outputs, Knowledge | None]:
-        """See ``NetworkPredictor``: both from one pass, but for joint outputs and draws."""
+        """See ``NetworkPredictor``: both from one pass, but for joint outputs and draws; the temperature is of one."""
         if self.knowledge is None:
-            return self._asked(x, asked), None
+            outputs = self._asked(x, asked)
+            return outputs, None if self.temperature == 1.0 else Knowledge(self.likelihood.known_outputs(outputs))
         there = self.at_knowledge
         if asked.moments:
             inputs = self._inputs(x)

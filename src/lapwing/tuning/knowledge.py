@@ -16,12 +16,11 @@ from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
-from lapwing.likelihoods import Gaussian
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.knowledge import KEPT, KnowledgeScale
 from lapwing.tuning.held_out.examples import evenly, joined
-from lapwing.tuning.held_out.outputs import HeldOut
-from lapwing.tuning.held_out.search import mean_loss, noise_factor
+from lapwing.tuning.held_out.search import HeldOutSearch
+from lapwing.tuning.held_out.trial import Found
 from lapwing.tuning.method import P
 
 logger = logging.getLogger(__name__)
@@ -159,31 +158,23 @@ def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Te
     return math.exp(high)
 
 
-def least_not_rejected(data: HeldOut[Any], tuned: Posterior) -> float | None:
-    """For real targets the least factor of a tuned prior that held-out data do not reject, with a noise of its own.
+def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterior) -> float | None:
+    """For real targets and counts the least factor of a tuned prior that held-out data do not reject.
 
-    Its NLL is within a standard error of the least. ``None`` for other targets, and where each prior is a solve.
+    ``None`` for labels, whose uncertainty has a bound, and where each prior is a solve.
 
     Args:
-        data: The held-out data, of the posterior before.
-        tuned: The posterior of least NLL, which is the last of its trace.
+        search: Made the choice.
+        found: What it found.
+        tuned: The posterior it chose.
     """
-    likelihood = data.likelihood
-    best = tuned.trace[-1].validation_nll
-    error = tuned.trace[-1].validation_error
-    if not (isinstance(likelihood, Gaussian) and tuned.exact) or best is None or error is None:
+    before = search.data.posterior
+    if tuned.likelihood.labels or not tuned.exact:
         return None
-    noise = tuned.noise_scale / data.posterior.noise_scale
-    chosen = float((tuned.prior_precisions / data.posterior.prior_precisions).log().mean()) - math.log(noise)
-    for log_factor in sorted(data.grid):
-        if log_factor >= chosen:
-            break
-        moments = data.moments(log_factor)
-        own = noise_factor(data, likelihood, moments)
-        loss = mean_loss(data, [part.widened(1 / own) for part in moments], likelihood.scaled(own), tuned.link)
-        if loss <= best + error:
-            return math.exp(log_factor - chosen)
-    return 1.0
+    noise = tuned.noise_scale / before.noise_scale
+    chosen = float((tuned.prior_precisions / before.prior_precisions).log().mean()) - math.log(noise)
+    weakest = search.weakest_not_rejected(found).log_factor
+    return math.exp(min(0.0, weakest - chosen))
 
 
 def epistemic_of(posterior: Posterior, batches: Sequence[Batch]) -> Float[Tensor, " m"]:

@@ -85,7 +85,10 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        found = self.found(progress)
+        return self.chosen(self.found(progress))
+
+    def chosen(self, found: Found) -> P:
+        """The posterior of least loss of what was found; see ``run``."""
         best = self._simplest([trial for curve in found.eligible for trial in curve.whole])
         if not math.isfinite(best.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")

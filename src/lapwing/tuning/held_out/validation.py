@@ -106,8 +106,9 @@ class Validation:
             temperature=self.temperature and posterior.likelihood.labels,
             network=self.bounds is None and self.link != "bridge",
         )
-        tuned = search.run(progress)
-        factor = least_not_rejected(data, tuned)
+        found = search.found(progress)
+        tuned = search.chosen(found)
+        factor = least_not_rejected(search, found, tuned)
         return with_knowledge(tuned, data.batches, held_out=True, factor=factor, progress=progress)
 
     def noise_rule(self) -> NoiseRule | None:
