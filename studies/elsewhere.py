@@ -173,7 +173,7 @@ def rows(setting: Setting) -> Iterator[Row]:
         reference = base["plain entropy"]
         for score, values in base.items():
             yield {"part": part, "network": name, "posterior": "none", "score": score} | scored(case, values, reference)
-        for posterior in case.posteriors[:1] if setting.quick else case.posteriors:
+        for posterior in case.posteriors[:1] if setting.quick else setting.among(case.posteriors):
             for score, values, more in posterior_scores(case, posterior):
                 row = {"part": part, "network": name, "posterior": posterior, "score": score}
                 yield row | more | scored(case, values, reference)
