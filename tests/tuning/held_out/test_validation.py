@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import Temperature
+from lapwing.evaluation.baselines import PlainNetwork, Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive.temperature import sharpening_penalty
-from tests.posterior_cases import Problem, labels, normal, problem, refused
+from tests.posterior_cases import Problem, labels, normal, problem, refused, seeded
 from tests.tuning.cases import at_step, fit, held_out
 
 EXACT = lw.solvers.CG(rtol=1e-10)
@@ -143,6 +143,33 @@ class TestTemperature:
         assert penalised(tuned.trace[-1], 60) < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
         plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False))
         assert plain.temperature == 1.0 and penalised(tuned.trace[-1], 60) < plain.trace[-1].validation_nll + 1e-5
+
+
+class TestNoise:
+    @pytest.mark.parametrize("trust", [0.1, 1.0, 30.0], ids=["noisy", "fair", "sure"])
+    @pytest.mark.parametrize("outputs", [1, 2])
+    def test_is_never_worse_than_the_network_with_the_noise_of_its_residuals(self, outputs: int, trust: float) -> None:
+        """Of generated data, to which a network was fitted by few or by many steps."""
+        generator = torch.Generator().manual_seed(outputs)
+        x, new = (torch.randn(24, 2, generator=generator, dtype=torch.float64) for _ in range(2))
+        noise = torch.tensor([0.3, 1.0], dtype=torch.float64)[:outputs]
+
+        def targets(inputs: Tensor) -> Tensor:
+            truth = torch.stack([inputs.sin().sum(-1), inputs.prod(-1)], -1)[:, :outputs]
+            return truth + noise * torch.randn(truth.shape, generator=generator, dtype=torch.float64)
+
+        y, held = targets(x), targets(new)
+        model = seeded(lambda: torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, outputs)))
+        optimiser = torch.optim.Adam(model.parameters(), 0.03)
+        for _ in range(int(20 * trust)):
+            optimiser.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimiser.step()
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(model, (x, y))
+        tuned = lw.tune(posterior, (new, held))
+        plain = PlainNetwork(model, lw.Gaussian()).calibrated((new, held))
+        loss = -float(plain.predict(new).log_prob(held).mean())
+        assert nll(tuned, (new, held)) < loss + 1e-6
 
 
 def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:

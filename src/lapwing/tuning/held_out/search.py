@@ -21,7 +21,7 @@ from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.predictive.temperature import sharpening_penalty
 from lapwing.tuning.held_out.outputs import HeldOut
-from lapwing.tuning.held_out.temperature import least_temperature
+from lapwing.tuning.held_out.temperature import NEAR, NEAREST, least_temperature
 from lapwing.tuning.held_out.trial import CLOSE, ROUNDING, Curve, Found, Trial, difference, least, mean_of
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
@@ -254,11 +254,13 @@ class HeldOutSearch(Generic[P]):
         for curve in curves:
             first = next((one for (_, scaled), one in trials.items() if scaled == curve.scaled), None)
             unscaled = trials.get((curve.link, False))
-            if first is not None and found.is_plain(next(iter(trials.values()))):
+            certain = bool(trials) and found.is_plain(next(iter(trials.values())))
+            if first is not None and certain:
                 trial = replace(first, link=curve.link)  # outputs as good as certain are read alike by every link
             elif curve.scaled:
                 start = first or min(curve.trials, key=lambda one: one.objective, default=None)
-                trial = point.with_temperature(curve.link, unscaled, 1.5 if start is None else start.temperature)
+                near = NEAREST if certain else NEAR
+                trial = point.with_temperature(curve.link, unscaled, 1.5 if start is None else start.temperature, near)
             else:
                 trial = point.trial(curve.link)
             trials[curve.link, curve.scaled] = trial
@@ -379,13 +381,14 @@ class Point:
         penalty = sharpening_penalty(temperature) / mean.targets
         return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, losses)
 
-    def with_temperature(self, link: Link, unscaled: Trial | None, start: float) -> Trial:
+    def with_temperature(self, link: Link, unscaled: Trial | None, start: float, near: float) -> Trial:
         """What one link finds at its best temperature.
 
         Args:
             link: The link.
             unscaled: What it found without a temperature, where that is known.
             start: The temperature to begin with.
+            near: How near it is found, in log T.
         """
         trials = {} if unscaled is None else {1.0: unscaled}
 
@@ -394,7 +397,7 @@ class Point:
             return trials[temperature].objective
 
         known = {temperature: one.objective for temperature, one in trials.items()}
-        least_temperature(objective, known, start)
+        least_temperature(objective, known, start, near)
         return min(trials.values(), key=lambda one: one.objective)
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_count
 from lapwing.posteriors import Posterior
-from lapwing.predictive import Link, check_link
+from lapwing.predictive import Link, Moments, check_link
 from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
-from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
+from lapwing.tuning.held_out.search import CERTAIN, HeldOutSearch, Point, candidates, noises_by_residuals
+from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
+from lapwing.tuning.result import measured_step, with_hyperparameters
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -117,11 +120,30 @@ class Validation:
         Cost:
             A prediction of the held-out data.
         """
-        return noise_rule_of(self, self._noises)
+        rule = noise_rule_of(self, self._noises)
+        return None if rule is None else replace(rule, no_worse=self._no_worse)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         data = self._held_out(posterior)
         return noises_by_residuals(data, posterior.likelihood, data.moments(0.0))
+
+    def _no_worse(self, tuned: Posterior) -> Posterior:
+        """The posterior, or the network with the noise of its held-out residuals where that is better."""
+        data = self._held_out(tuned)
+        moments = data.moments(0.0)
+        certain = [Moments.certain(part.mean) for part in moments]
+        residuals = noises_by_residuals(data, tuned.likelihood, certain)
+        likelihood = tuned.likelihood.with_own_noises(residuals)
+        loss = Point(data, tuned.likelihood, 0.0, moments).trial(tuned.link).loss
+        plain = Point(data, likelihood, 0.0, certain).trial(tuned.link).loss
+        if self.bounds is not None or loss <= plain:
+            return tuned
+        network = tuned.refitted(likelihood)
+        there = Hyperparameters(torch.full_like(network.prior_precisions, CERTAIN), network.scale)
+        step = replace(measured_step(network, there), validation_nll=plain, validation_examples=data.examples)
+        chosen = with_hyperparameters(network, there, (step,))
+        known_at = float(tuned.at_knowledge.prior_precisions.log().mean().exp())
+        return with_knowledge(chosen, data.batches, held_out=True, factor=min(1.0, known_at / CERTAIN), progress=None)
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
         budget = Budget.of(self.seconds, posterior)
