@@ -17,9 +17,9 @@ from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.posteriors import Posterior
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.held_out.knowledge import LIMITS, first_of, looks, with_knowledge
 from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
-from lapwing.tuning.knowledge import LIMITS, first_of, looks, with_knowledge
 from lapwing.tuning.method import Method
 from lapwing.tuning.noise import TunesNoise, tuned_by_output
 

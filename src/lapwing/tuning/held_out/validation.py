@@ -16,10 +16,10 @@ from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, Moments, check_link
 from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
+from lapwing.tuning.held_out.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.held_out.search import CERTAIN, HeldOutSearch, Point, candidates, noises_by_residuals
 from lapwing.tuning.hyperparameters import Hyperparameters
-from lapwing.tuning.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
 from lapwing.tuning.result import measured_step, with_hyperparameters

@@ -15,7 +15,7 @@ import lapwing as lw
 from lapwing.ground.errors import UnsupportedError
 from lapwing.predictive import Classification
 from lapwing.structures.base import Structure
-from lapwing.tuning.knowledge import SHARE
+from lapwing.tuning.held_out.knowledge import SHARE
 from tests.posterior_cases import labels, mlp, normal, refused
 
 X = normal(30, 3)
