@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
+from lapwing.ground.errors import NumericalError
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.posteriors import Posterior
@@ -30,12 +31,11 @@ SHARE = 0.4
 
 By ``studies.elsewhere``: with less, sure inputs whose outputs move with many weights look less known than strangers."""
 
-WEAKEST = 1e-16
-"""Smallest factor of the prior precision: from one that leaves no uncertainty, 1e12, to one that leaves much."""
+WEAKEST = 1e-6
+"""Smallest prior precision that is tried, of weights of about a thousand."""
 
 HALVINGS = 7
-"""Of the interval of the logarithm of the factor, to an eighth of a decade."""
-
+"""Of the interval of the logarithm of the factor, from 1e12 to ``WEAKEST`` to a seventh of a decade."""
 
 CERTAIN = 1e-5
 """Nats that, unknown, are none: standard deviations of the logits of a hundredth at most."""
@@ -134,7 +134,9 @@ def positions_of(posterior: Posterior) -> int:
 
 
 def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], bar: Bar) -> float:
-    """The least factor of the prior precision that leaves familiar inputs known, from 1 down to ``WEAKEST``.
+    """The least factor of the prior precision that leaves familiar inputs known.
+
+    From 1 down to what makes the least precision ``WEAKEST``; a prior so weak that numbers fail is too weak.
 
     Args:
         posterior: The posterior.
@@ -145,12 +147,16 @@ def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Te
     bound = most_epistemic(posterior, batches[0].inputs)
     if bound is None or float(here.mean()) > SHARE * bound:
         return 1.0
-    low = math.log(WEAKEST)
+    low = min(0.0, math.log(WEAKEST / float(posterior.prior_precisions.min())))
     high = 0.0
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         there = posterior.with_prior_factor(math.exp(middle))
-        if float(epistemic_of(there, batches).mean()) <= SHARE * bound:
+        try:
+            known = float(epistemic_of(there, batches).mean()) <= SHARE * bound
+        except NumericalError:
+            known = False
+        if known:
             high = middle
         else:
             low = middle
