@@ -3,17 +3,20 @@
     python -m studies.links --data DIR --json FILE
 
 The moments of the logits at all precisions come from one pass over the held-out data, those of the test data from one
-at the precisions that were chosen. Differences are of the test NLL from that of temperature scaling on the same
-examples, with their paired standard error.
+at the precisions that were chosen. "chosen" is what ``lw.tune(posterior, loader)`` takes. Differences are of the test
+NLL from that of temperature scaling on the same examples, with their paired standard error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import get_args
+from importlib import import_module
+from typing import Any, get_args
 
+import torch
 from torch import Tensor
 
 import lapwing as lw
@@ -21,15 +24,21 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.report import Row, attempt
 from benchmarks.table import averaged
-from benchmarks.tasks import RESNETS, Task, moments, probabilities, scored
-from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.likelihoods.density import held_out_losses
+from benchmarks.tasks import BATCH, RESNETS, Task, moments, scored
+from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.ground.data.sources import Data
+from lapwing.ground.errors import ConvergenceWarning
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Link
+from lapwing.tuning.held_out.budget import Budget
+from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
+from lapwing.tuning.held_out.search import HeldOutSearch, candidates
+from lapwing.tuning.held_out.validation import FACTORS
 from studies.pairs import recipes
 
 LINKS: tuple[Link, ...] = get_args(Link)
-PRECISIONS = tuple(10 ** (k / 4) for k in range(-16, 25))
+CALIBRATORS = {"structured vector scaling": "svs", "structured matrix scaling": "sms"}
+"""Of Berta et al. (2025), where ``probmetrics`` is installed, by its names."""
 IMAGES = {"KFAC": 1000, "last layer": 2000}
 RECIPES = {
     "KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC()),
@@ -48,7 +57,7 @@ OWN = (
     "generated table, 30% of labels at random, MLP, 10 epochs",
 )
 SAMPLES = 256
-COLUMNS = ("nll", "difference", "debiased_ece", "ece", "ece_floor", "brier", "accuracy", "precision")
+COLUMNS = ("nll", "difference", "debiased_ece", "ece", "ece_floor", "brier", "accuracy", "precision", "temperature")
 
 
 def pairs(setting: Setting) -> Iterator[tuple[str, range, Callable[[int], Mapping[str, Task]]]]:
@@ -78,44 +87,82 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def of_pair(cases: Mapping[str, Task], setting: Setting) -> Iterator[Row]:
-    """The plain network, temperature scaling, then every posterior by every link."""
+    """The plain network, calibrators of it, then every posterior by every link."""
     case = next(iter(cases.values()))
-    network, (x, y) = PlainNetwork(case.model, case.likelihood), case.test
-    plain = probabilities(network, x)
-    scaled, failure = attempt(lambda: network.calibrated(case.held_out))
-    calibrated = plain if scaled is None else probabilities(scaled, x)
+    network = PlainNetwork(case.model, case.likelihood)
+    x, y = case.test
+    held_out, labels = (outputs_of(network, case.held_out[0]), case.held_out[1])
+    logits = outputs_of(network, x)
+    plain = logits.softmax(-1)
+    scaled, failure = attempt(lambda: Temperature.fit(held_out, labels))
+    free, unpenalised_failure = attempt(lambda: Temperature.fit(held_out, labels, penalised=False))
+    calibrated = plain if scaled is None else scaled.probs(logits)
     base = losses(calibrated, y)
-    yield {"posterior": "none", "link": "plain network"} | scores(plain, y, base)
-    yield {"posterior": "none", "link": "temperature scaling", "failure": failure} | scores(calibrated, y, base)
+    alone: Row = {"posterior": "none"}
+    yield alone | {"link": "plain network"} | scores(plain, y, base)
+    yield alone | {"link": "temperature scaling", "failure": failure} | scores(calibrated, y, base)
+    unpenalised = plain if free is None else free.probs(logits)
+    yield (
+        alone
+        | {"link": "temperature scaling without its penalty", "failure": unpenalised_failure}
+        | scores(unpenalised, y, base)
+    )
+    for name in CALIBRATORS:
+        probs = structured(name, held_out, labels, logits)
+        if probs is not None:
+            yield alone | {"link": name} | scores(probs, y, base)
     for name, case in cases.items():
         posterior = replace(RECIPES[name], likelihood=case.likelihood).fit(case.model, case.train)
-        yield from ({"posterior": name} | row for row in by_links(posterior, case, base, setting))
+        yield from ({"posterior": name} | row for row in by_links(posterior, case, base))
 
 
-def by_links(posterior: Posterior, case: Task, base: Tensor, setting: Setting) -> Iterator[Row]:
-    """A row for each link at its own precision, then one for the link chosen with it."""
-    precisions = PRECISIONS[::8] if setting.quick else PRECISIONS
-    (x, y), ours = case.held_out, posterior.likelihood
-    tuning = moments(posterior, x, at(posterior, precisions))
-    best: dict[Link, tuple[float, float]] = {}
-    for link in LINKS:
-        tried = [float(held_out_losses(ours, one, y, link, samples=SAMPLES).double().mean()) for one in tuning]
-        best[link] = min(zip(tried, precisions, strict=True))
-    distinct = sorted({precision for _, precision in best.values()})
-    found_at = dict(zip(distinct, moments(posterior, case.test[0], at(posterior, distinct)), strict=True))
-    told: dict[Link, Row] = {}
-    for link, (validation, precision) in best.items():
-        found = ours.predictive(found_at[precision], link, samples=SAMPLES, generator=generator())
-        assert isinstance(found, Classification)
-        told[link] = {"precision": precision, "validation_nll": validation} | scores(found.probs, case.test[1], base)
-        yield {"link": link} | told[link]
-    chosen = min(("probit", "pairwise", "qmc"), key=lambda link: best[link][0])
-    yield {"link": "chosen", "was": [chosen]} | told[chosen]
+def outputs_of(network: PlainNetwork, x: Tensor) -> Tensor:
+    """Logits of a hundred images at a time."""
+    return torch.cat([network.outputs(part) for part in x.split(BATCH)])
 
 
-def at(posterior: Posterior, precisions: Sequence[float]) -> list[Posterior]:
-    """The posterior at several prior precisions."""
-    return [posterior.with_hyperparameters(lw.Isotropic(value), posterior.likelihood) for value in precisions]
+def structured(name: str, held_out: Tensor, labels: Tensor, logits: Tensor) -> Tensor | None:
+    """Probabilities by a calibrator of ``probmetrics``; ``None`` where that is not installed."""
+    try:
+        calibrators: Any = import_module("probmetrics.calibrators")
+        distributions: Any = import_module("probmetrics.distributions")
+    except ImportError:
+        return None
+    calibrator = calibrators.get_calibrator(CALIBRATORS[name])
+    calibrator.fit_torch(distributions.CategoricalLogits(held_out), labels)
+    return calibrator.predict_proba_torch(distributions.CategoricalLogits(logits)).get_probs()
+
+
+def by_links(posterior: Posterior, case: Task, base: Tensor) -> Iterator[Row]:
+    """A row for each link at its own precision, one for the best of them, and one for what tuning takes."""
+    searches: dict[str, tuple[Link | None, bool]] = {link: (link, False) for link in LINKS}
+    searches |= {"chosen, no temperature": (None, False), "chosen": (None, True)}
+    batches = list(Data(case.held_out, like=posterior.network.like))
+    data = held_out_outputs(posterior, batches, FACTORS, Budget())
+    tuned = {name: found(data, *options) for name, options in searches.items()}
+    at_test = moments(posterior, case.test[0], list(tuned.values()))
+    for (name, one), outputs in zip(tuned.items(), at_test, strict=True):
+        predicted = one.likelihood.predictive(
+            outputs, one.link, temperature=one.temperature, samples=SAMPLES, generator=generator()
+        )
+        assert isinstance(predicted, Classification)
+        yield {
+            "link": name,
+            "was": [one.link],
+            "temperature": one.temperature,
+            "precision": float(one.prior_precisions.max()),
+            "validation_nll": one.trace[-1].validation_nll,
+        } | scores(predicted.probs, case.test[1], base)
+
+
+def found(data: HeldOut[Posterior], link: Link | None, temperature: bool) -> Posterior:
+    """What ``Validation`` finds, by outputs that several searches share."""
+    network = link != "bridge"
+    links = candidates(data.posterior, link)
+    search = HeldOutSearch("Validation", data, links, temperature=temperature, network=network)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return search.run(progress=False)
 
 
 def losses(probs: Tensor, labels: Tensor) -> Tensor:

@@ -45,9 +45,12 @@ class TestClasses:
         assert scores["brier"] == pytest.approx(float(brier), rel=1e-9)
         order = p.amax(1).argsort()
         correct = (p.argmax(1) == y).double()[order]
-        assert scores["rejection_area"] == pytest.approx(
-            float(torch.stack([correct[i:].mean() for i in range(9)]).mean())
-        )
+        kept_risks = torch.stack([1 - correct[i:].mean() for i in range(9)])
+        shares = torch.arange(9, 0, -1).double() / 9
+        assert scores["aurc"] == pytest.approx(float(kept_risks.mean()))
+        assert scores["augrc"] == pytest.approx(float((kept_risks * shares).mean()))
+        allowed = shares[kept_risks <= 0.05]
+        assert scores["coverage_5"] == pytest.approx(float(allowed.max()) if len(allowed) else 0.0)
         confidence = p.amax(1)
         gaps = []
         for low in range(15):
@@ -55,7 +58,8 @@ class TestClasses:
             gaps.append(((p.argmax(1) == y).double() - confidence)[inside].sum().abs() / 9)
         assert scores["ece"] == pytest.approx(float(torch.stack(gaps).sum()), rel=1e-9)
         assert scores["adaptive_ece"] == pytest.approx(metrics.adaptive_ece(p, y))
-        assert set(scores) == {"accuracy", "nll", "ece", "ece_floor", "adaptive_ece", "brier", "rejection_area"}
+        of_rejection = {"aurc", "augrc", "coverage_5"}
+        assert set(scores) == {"accuracy", "nll", "ece", "ece_floor", "adaptive_ece", "brier"} | of_rejection
 
     def test_other_data_are_told_by_their_confidence(self) -> None:
         case, posterior = fit("categorical")
@@ -68,7 +72,9 @@ class TestClasses:
         for alone in (foreign, foreign.numpy(), [foreign[:1], foreign[1:]], DataLoader(TensorDataset(foreign))):
             again = lw.evaluate(posterior, case.batches(4), ood=alone)
             assert again["ood_auroc"] == pytest.approx(scores["ood_auroc"], rel=1e-12)
-        assert {**scores, "ood_auroc": 0} == {**lw.evaluate(posterior, case.batches()), "ood_auroc": 0}
+        assert scores["ood_aupr"] == metrics.aupr(*sure) and scores["ood_fpr95"] == metrics.fpr95(*sure)
+        plain = {name: value for name, value in scores.items() if not name.startswith("ood_")}
+        assert plain == lw.evaluate(posterior, case.batches())
 
     @pytest.mark.parametrize("name", ["tokens", "pixels"])
     def test_positions_count_as_examples(self, name: str) -> None:
@@ -97,7 +103,11 @@ class TestClasses:
         posterior = lw.Laplace(lw.Categorical()).fit(model, [{"features": x, "labels": y}])
         plain = lw.evaluate(posterior, [(x, y)])
         mappings = [{"features": x[:4], "labels": y[:4]}, {"features": x[4:], "labels": y[4:]}]
-        assert dict(lw.evaluate(posterior, mappings, ood=mappings)) == pytest.approx({**plain, "ood_auroc": 0.5})
+        with_foreign = dict(lw.evaluate(posterior, mappings, ood=mappings))
+        assert with_foreign.pop("ood_auroc") == pytest.approx(0.5)
+        assert with_foreign.pop("ood_aupr") == pytest.approx(0.5, abs=0.1)
+        assert with_foreign.pop("ood_fpr95") >= 0.95
+        assert with_foreign == pytest.approx(dict(plain))
         odd = [(y, x.float().double())]
         assert dict(lw.evaluate(posterior, odd, unpack=lambda e: (e[1], e[0]))) == pytest.approx(dict(plain))
 
@@ -172,7 +182,10 @@ class TestRealTargets:
         assert scores["picp"] == pytest.approx(float((w.abs() <= 1.959963984540054).double().mean()))
         spread = [posterior.predict(x).std.sum(1) for x in (case.x, 4 * case.new)]
         assert scores["ood_auroc"] == pytest.approx(auroc(*spread), rel=1e-9)
-        assert set(scores) == {"nll", "rmse", "crps", "picp", "ood_auroc"}
+        assert set(scores) == {
+            *("nll", "rmse", "crps", "picp", "interval_score", "width"),
+            *("ood_auroc", "ood_aupr", "ood_fpr95"),
+        }
 
     def test_targets_without_an_axis_of_outputs(self) -> None:
         x, y = normal(9, 3), normal(9, seed=1)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from lapwing.ct import Geometry, ImagePosterior, Parallel2d, Projector, UNet, equidistant
 from lapwing.ground.data.sources import Data
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.ground.moving import Mover
 from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure
@@ -133,6 +133,15 @@ def test_predictions_of_some_inputs_are_those_of_all(name: str) -> None:
     classes = isinstance(posterior.likelihood, lw.Categorical)
     shown = prediction.probs if classes else prediction.mean
     assert shown.shape == (5, 3 if classes else 2) and bool(shown.isfinite().all())
+
+
+@every_predictor
+def test_what_is_known_is_told_and_strangers_only_beside_familiar_inputs(name: str) -> None:
+    prediction = CASES[name]().posterior.predict(NEW)
+    assert prediction.epistemic.shape == (5,) and bool((prediction.epistemic >= 0).all())
+    assert prediction.known.std.shape == prediction.location.shape
+    with refused(UnsupportedError, "familiar inputs"):
+        _ = prediction.unfamiliar
 
 
 @every_predictor

@@ -27,8 +27,8 @@ class Durations(Predictive):
     log_means: Outputs
 
     @property
-    def location(self) -> Tensor:
-        return self.log_means.mean
+    def latent(self) -> Outputs:
+        return self.log_means
 
     @property
     def uncertainty(self) -> Tensor:

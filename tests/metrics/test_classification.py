@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
-from lapwing.metrics import accuracy, adaptive_ece, auroc, brier, ece, nll, rejection_curve, symmetric_kl
+from lapwing.metrics import accuracy, adaptive_ece, aupr, auroc, brier, ece, fpr95, nll, rejection_curve, symmetric_kl
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 
@@ -223,3 +223,31 @@ def test_bad_input_of_divergences_costs_a_sentence(
 ) -> None:
     with unchecked(), pytest.raises(error, match=message):
         symmetric_kl(probs, reference)
+
+
+def test_foreign_scores_equal_scikit_learn(generator: torch.Generator) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    familiar = torch.randn(211, generator=generator).mul(4).round()  # many ties
+    foreign = torch.randn(97, generator=generator).mul(4).round() + 3
+    labels = np.r_[np.zeros(211), np.ones(97)]
+    scores = torch.cat([familiar, foreign]).numpy()
+    assert auroc(familiar, foreign) == pytest.approx(sklearn.roc_auc_score(labels, scores), rel=1e-12)
+    assert aupr(familiar, foreign) == pytest.approx(sklearn.average_precision_score(labels, scores), rel=1e-12)
+    false, true, _ = sklearn.roc_curve(labels, scores, drop_intermediate=False)
+    assert fpr95(familiar, foreign) == pytest.approx(false[true >= 0.95].min(), rel=1e-12)
+    for score in (aupr, fpr95):
+        with refused(DataError, "out_scores of at least one example"):
+            score(familiar, foreign[:0])
+
+
+def test_risk_of_what_is_kept_is_that_of_a_naive_loop(predictions: tuple[Tensor, Tensor]) -> None:
+    curve = rejection_curve(*predictions)
+    order = predictions[0].amax(1).argsort(descending=True)
+    wrong = (predictions[0].argmax(1) != predictions[1])[order].double()
+    risks = [float(wrong[:kept].mean()) for kept in range(1, 501)]
+    assert curve.aurc == pytest.approx(np.mean(risks), rel=1e-12)
+    assert curve.augrc == pytest.approx(np.mean([float(wrong[:kept].sum()) / 500 for kept in range(1, 501)]), rel=1e-12)
+    for risk in (0.05, 0.86):
+        allowed = [kept / 500 for kept, found in enumerate(risks, 1) if found <= risk]
+        assert curve.coverage_at(risk) == pytest.approx(max(allowed, default=0.0), rel=1e-12)
+    assert rejection_curve(torch.eye(3), torch.tensor([1, 2, 0])).coverage_at(0.5) == 0.0

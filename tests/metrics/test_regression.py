@@ -13,7 +13,16 @@ from scipy import integrate, linalg, stats
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, NumericalError, ShapeError
-from lapwing.metrics import crps, gaussian_nll, gaussian_symmetric_kl, gaussian_wasserstein, picp, rmse
+from lapwing.metrics import (
+    crps,
+    gaussian_nll,
+    gaussian_symmetric_kl,
+    gaussian_wasserstein,
+    interval_score,
+    interval_width,
+    picp,
+    rmse,
+)
 from lapwing.predictive import Moments
 from tests.checker import unchecked
 from tests.posterior_cases import refused
@@ -34,6 +43,10 @@ def test_scores_equal_their_definitions(predictions: tuple[Tensor, Tensor, Tenso
     closed = s * (w * (2 * stats.norm.cdf(w) - 1) + 2 * stats.norm.pdf(w) - 1 / np.sqrt(np.pi))
     assert crps(mean, std, targets) == pytest.approx(closed.mean(), rel=1e-12)
     assert picp(mean - std, mean + std, targets) == np.mean(np.abs(y - m) <= s)
+    fine = np.maximum(np.abs(y - m) - s, 0)
+    expected = np.mean(2 * s + 2 / 0.2 * fine)
+    assert interval_score(mean - std, mean + std, targets, level=0.8) == pytest.approx(expected, rel=1e-12)
+    assert interval_width(mean - std, mean + std) == pytest.approx(np.mean(2 * s), rel=1e-12)
 
 
 def test_rmse_equals_torchmetrics(predictions: tuple[Tensor, Tensor, Tensor]) -> None:

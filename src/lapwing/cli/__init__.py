@@ -69,7 +69,16 @@ def fit(
     say(evidence if nll is None else f"NLL it was tuned by  {nll:.4g} nats an example, token or pixel")
     say(f"effective dimension  {posterior.effective_dimension():.4g} of {posterior.network.size} weights")
     say(f"prior                {posterior.prior}")
+    say(f"error bars           {told_at(posterior)}")
     say(f"saved                {out / 'posterior.safetensors'}")
+
+
+def told_at(posterior: Any) -> str:
+    """At which prior its error bars are."""
+    if posterior.knowledge is None:
+        return "at the prior that predicts"
+    own = "; probabilities are the network's own" if posterior.knowledge.certain else ""
+    return f"at {posterior.at_knowledge.prior}{own}"
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:

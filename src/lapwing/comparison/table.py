@@ -70,14 +70,43 @@ COLUMNS = (
     Column("crps", "CRPS", "lower", ".3f", "continuous ranked probability score, in the unit of the targets"),
     Column("picp", "PICP, aim 0.95", "neither", ".3f", "share of test targets inside the 95 % intervals, best at 0.95"),
     Column(
-        "rejection_area",
-        "accuracy of the surest",
-        "higher",
+        "interval_score", "interval score", "lower", ".3f", "of the 95 % intervals, unit of the targets", tabled=False
+    ),
+    Column("width", "interval width", "neither", ".3f", "of the 95 % intervals, unit of the targets", tabled=False),
+    Column(
+        "aurc",
+        "AURC",
+        "lower",
         ".4f",
-        "share classified rightly of the examples that are kept, averaged over keeping all to keeping one, the surest",
+        "share of errors among the surest, averaged over how many are kept",
+        tabled=False,
+    ),
+    Column(
+        "augrc",
+        "AUGRC",
+        "lower",
+        ".4f",
+        "share of all examples that are kept and wrong, averaged over how many are kept",
+        tabled=False,
+    ),
+    Column(
+        "coverage_5",
+        "coverage at 5 % errors",
+        "higher",
+        ".3f",
+        "share of examples that can be kept, the surest first, with 5 % errors",
         tabled=False,
     ),
     Column("ood_auroc", "OOD AUROC", "higher", ".3f", "how well uncertainty tells foreign examples from familiar ones"),
+    Column("ood_aupr", "OOD AUPR", "higher", ".3f", "average precision of foreign examples", tabled=False),
+    Column(
+        "ood_fpr95",
+        "OOD FPR95",
+        "lower",
+        ".3f",
+        "familiar taken for foreign where 95 % of those are found",
+        tabled=False,
+    ),
     Column(
         "evidence",
         "log evidence, nats",
@@ -201,14 +230,17 @@ class Comparison:
         raise ConfigError("a row of this comparison", f"({method!r}, {tuned_by!r})", names or "compare(...)")
 
     def table(self) -> str:
-        """The table as text, with ± one standard error where there are several runs, and notes below."""
+        """The table as text, with ± one standard error where there are several runs, and notes below.
+
+        Rows whose numbers are all the same, such as those of posteriors that predict as the network does, are one line.
+        """
         columns = [column for column in self.columns if column.tabled]
         head = ["method", "tuned by", *(column.heading for column in columns)]
         cells = [
             [row.method, row.tuned_by or "–", *(shown_number(row, column) for column in columns)] for row in self.rows
         ]
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([*aligned([head, *cells], 2), *notes])
+        return "\n".join([*aligned([head, *merged(cells)], 2), *notes])
 
     def to_dict(self) -> dict[str, Any]:
         """``columns`` and ``rows`` as JSON has them; each number as its ``mean``, ``stderr`` and ``runs``."""
@@ -249,6 +281,26 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
         raise ConfigError("runs with the same methods", f"{names}", "the same arguments of compare() in each")
     rows = tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True))
     return Comparison(rows, comparisons[0].known)
+
+
+def merged(cells: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Lines of a table, method, what tuned it, and numbers; those of equal numbers are one, where there are some.
+
+    Example:
+        >>> merged([["plain network", "–", "0.5"], ["KFAC", "default", "0.5"], ["full", "default", "0.4"]])
+        [['plain network, KFAC', '–, default', '0.5'], ['full', 'default', '0.4']]
+    """
+    found: dict[tuple[str, ...], list[list[str]]] = {}
+    for number, line in enumerate(cells):
+        told = any(cell != "–" for cell in line[2:])
+        key = tuple(line[2:]) if told else (str(number), *line)
+        found.setdefault(key, []).append(list(line))
+    lines = list[list[str]]()
+    for same in found.values():
+        methods = ", ".join(dict.fromkeys(line[0] for line in same))
+        tuned_by = ", ".join(dict.fromkeys(line[1] for line in same))
+        lines.append([methods, tuned_by, *same[0][2:]])
+    return lines
 
 
 def shown_number(row: Row, column: Column) -> str:

@@ -55,7 +55,7 @@ class Propagation:
 
     model: Model
     precisions: tuple[BlockedCurvature, ...]
-    large: int = LARGE
+    large: float = LARGE
 
     def moments(
         self, inputs: Inputs, places: Int[Tensor, " p"] | None = None, *, rounded: bool = True
@@ -141,7 +141,7 @@ class Propagation:
         rows = jacobian_rows(self.model.network, factors)
         operators = [held.operator for held in self.precisions]
         first = operators[0]
-        if len(operators) > 1 and isinstance(first, Dense):
+        if len(operators) > 2 and isinstance(first, Dense):  # of two a root each takes less than the eigenbasis
             return list(LayerPrecision(tuple(operators), rows).covariances(Explicit(None, None, rows)))
         if len(operators) > 1 and isinstance(first, LowRank) and (multiples := multiples_of(first, operators)):
             return list(low_rank(rows, first, multiples))
@@ -232,7 +232,7 @@ class LayerPrecision:
 
     blocks: tuple[Structured, ...]
     like: Tensor
-    large: int = LARGE
+    large: float = LARGE
 
     @cached_property
     def variances(self) -> Float[Tensor, "m w"]:

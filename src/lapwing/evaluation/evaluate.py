@@ -57,10 +57,11 @@ def evaluate(
     Returns:
         Classes: ``accuracy``, ``nll`` (nats a position), ``ece`` (15 bins) with ``ece_floor``, that of a
         calibrated predictor of the same confidences, ``adaptive_ece``, ``brier``,
-        ``rejection_area``, and with ``ood`` the ``ood_auroc`` of one minus the confidence. Real targets: ``rmse``,
-        ``nll``, ``crps`` (units of y), ``picp`` (coverage of the 95 % interval), and with ``ood`` the ``ood_auroc`` of
-        the summed standard deviation. Counts: ``nll``, ``rmse`` and ``picp``. Many labels: ``nll``. They are
-        what the predictive distribution's own ``scores`` says, of all batches together.
+        ``aurc``, ``augrc`` and ``coverage_5``, of risk against coverage. Real targets: ``rmse``,
+        ``nll``, ``crps`` (units of y), and of the 95 % intervals ``picp`` (coverage), ``interval_score`` and ``width``.
+        Counts: ``nll``, ``rmse`` and ``picp``. Many labels: ``nll``. They are what the predictive distribution's own
+        ``scores`` says, of all batches together. With ``ood`` also ``ood_auroc``, ``ood_aupr`` and ``ood_fpr95``: by
+        ``epistemic`` of a tuned posterior, which has a scale of knowledge, else by ``uncertainty``.
 
     Raises:
         ConfigError: If ``predict`` has no such option.
@@ -74,15 +75,19 @@ def evaluate(
         >>> x, y = torch.randn(40, 2), torch.randint(0, 3, (40,))
         >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 3), (x, y))
         >>> sorted(lw.evaluate(posterior, (x, y)))
-        ['accuracy', 'adaptive_ece', 'brier', 'ece', 'ece_floor', 'nll', 'rejection_area']
+        ['accuracy', 'adaptive_ece', 'augrc', 'aurc', 'brier', 'coverage_5', 'ece', 'ece_floor', 'nll']
     """
     check_predictor(predictor, options)
     with working("evaluate", progress):
-        terms, uncertainties, kind = _gathered(predictor, data, unpack, options)
-        foreign = None if ood is None else _uncertainties(predictor, ood, unpack, options)
+        if ood is None and "epistemic" in predict_options(predictor):
+            options = {"epistemic": False, **options}
+        terms, familiar, kind = _gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
+        foreign = None if ood is None else _strangeness_of(predictor, ood, unpack, options)
     scores = kind.scores_of(terms)
     if foreign is not None:
-        scores["ood_auroc"] = metrics.auroc(uncertainties, foreign)
+        scores["ood_auroc"] = metrics.auroc(familiar, foreign)
+        scores["ood_aupr"] = metrics.aupr(familiar, foreign)
+        scores["ood_fpr95"] = metrics.fpr95(familiar, foreign)
     return scores
 
 
@@ -91,10 +96,12 @@ def _gathered(
     data: Source,
     unpack: Unpack | None,
     options: Mapping[str, Any],
+    *,
+    with_strangeness: bool,
 ) -> tuple[dict[str, Tensor], Tensor, type[Predictive]]:
-    """Terms of the scores, uncertainties and kind of all predictions, on the CPU; a batch's covariances go with it."""
+    """Terms of the scores, strangeness and kind of all predictions, on the CPU; a batch's covariances go with it."""
     columns: dict[str, list[Tensor]] = {}
-    uncertainties: list[Tensor] = []
+    familiar: list[Tensor] = [torch.zeros(0)]
     kind: type[Predictive] = Predictive
     for batch in Data(data, unpack=unpack):
         prediction = predictor.predict(batch.inputs, **options)
@@ -103,16 +110,23 @@ def _gathered(
         terms = prediction.score_terms(targets, generator=options.get("generator"))
         for name, values in terms.items():
             columns.setdefault(name, []).append(values.cpu())
-        uncertainties.append(prediction.uncertainty.flatten().cpu())
-    return {name: torch.cat(parts) for name, parts in columns.items()}, torch.cat(uncertainties), kind
+        if with_strangeness:
+            familiar.append(strangeness(prediction).flatten().cpu())
+    return {name: torch.cat(parts) for name, parts in columns.items()}, torch.cat(familiar), kind
 
 
-def _uncertainties(
+def _strangeness_of(
     predictor: Predictor, inputs: Source | Inputs, unpack: Unpack | None, options: Mapping[str, Any]
 ) -> Tensor:
-    """How unsure each prediction is, on the CPU."""
-    found = [predictor.predict(x, **options).uncertainty for x in inputs_of(inputs, unpack)]
+    """How strange each input is, on the CPU."""
+    found = [strangeness(predictor.predict(x, **options)) for x in inputs_of(inputs, unpack)]
     return torch.cat([each.flatten().cpu() for each in found])
+
+
+def strangeness(prediction: Predictive) -> Tensor:
+    """By what foreign inputs are told: what is not known, where that has a scale of its own, or the uncertainty."""
+    scaled = prediction.knowledge is not None and prediction.knowledge.familiar is not None
+    return prediction.epistemic if scaled else prediction.uncertainty
 
 
 def predict_options(predictor: Predictor) -> list[str]:

@@ -173,6 +173,10 @@ class Likelihood(abc.ABC):
             outputs = outputs.scaled(1 / temperature)
         return self._predictive(outputs, link, samples, generator)
 
+    def known_outputs(self, outputs: Outputs) -> Outputs:
+        """Those of the outputs whose uncertainty says what is known of a target: all of them."""
+        return outputs
+
     @final
     def nll(self, outputs: Float[Tensor, "*batch c"], targets: Shaped[Tensor, "*target"]) -> Float[Tensor, "*batch"]:
         """Negative log likelihood -log p(y | f) at each position, in nats, all constants included.

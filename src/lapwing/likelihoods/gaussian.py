@@ -240,6 +240,10 @@ class HeteroscedasticGaussian(Elementwise):
     def _predictive(self, outputs: Outputs, link: Link, samples: int, generator: torch.Generator | None) -> Regression:
         return Regression.heteroscedastic(outputs)
 
+    def known_outputs(self, outputs: Outputs) -> Outputs:
+        """See ``Likelihood.known_outputs``: the means."""
+        return outputs.select(slice(outputs.mean.shape[-1] // 2))
+
     def _outputs_at(self, location: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch two_c"]:
         """Means, and log variances of 0."""
         return torch.cat([location, torch.zeros_like(location)], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -9,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.errors import DataError, ShapeError, check_fraction
 from lapwing.ground.precision import wide, wide_like
 from lapwing.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
 
@@ -102,14 +103,78 @@ def auroc(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> fl
         >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 3.0]))
         0.875
     """
+    familiar, high = _two_sides(in_scores, out_scores)
+    low = familiar.sort().values
+    below = torch.searchsorted(low, high) + torch.searchsorted(low, high, right=True)
+    return float(wide(below).mean() / (2 * low.numel()))
+
+
+def aupr(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> float:
+    """Area under precision against recall of out-of-distribution examples, by steps: the average precision.
+
+    Precision of each threshold weighted by the recall it adds, Σ_k (R_k - R_{k-1}) P_k; equal scores are one threshold.
+    Unlike the ``auroc`` it depends on how many there are of each: where the scores say nothing it is m / (n + m).
+
+    Args:
+        in_scores: Scores of in-distribution examples, higher = more foreign.
+        out_scores: Scores of out-of-distribution examples.
+
+    Returns:
+        A number in [0, 1], higher is better.
+
+    Raises:
+        DataError: A side is empty or has a NaN.
+
+    Example:
+        >>> round(aupr(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 3.0])), 4)
+        0.8333
+    """
+    low, high = _two_sides(in_scores, out_scores)
+    thresholds, place = torch.unique(torch.cat([low, high]), return_inverse=True)
+    counts = torch.zeros(2, len(thresholds), **wide_like(low))
+    counts[0].index_add_(0, place[: len(low)], torch.ones_like(low))
+    counts[1].index_add_(0, place[len(low) :], torch.ones_like(high))
+    false, true = counts.flip(1).cumsum(1)
+    recalled = counts[1].flip(0) / len(high)
+    return float((recalled * true / (true + false)).sum())
+
+
+def fpr95(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"], recall: float = 0.95) -> float:
+    """Share of in-distribution examples taken for foreign where 95 % of the foreign ones are found.
+
+    At the largest threshold t for which a share ``recall`` of the out-of-distribution scores is at least t.
+
+    Args:
+        in_scores: Scores of in-distribution examples, higher = more foreign.
+        out_scores: Scores of out-of-distribution examples.
+        recall: The share that is found.
+
+    Returns:
+        A number in [0, 1], lower is better.
+
+    Raises:
+        ConfigError: The recall is not between 0 and 1.
+        DataError: A side is empty or has a NaN.
+
+    Example:
+        >>> fpr95(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.35, 3.0]))
+        0.25
+    """
+    check_fraction("recall", recall, "recall=0.95")
+    low, high = _two_sides(in_scores, out_scores)
+    found = math.ceil(recall * len(high) - 1e-9)
+    threshold = high.sort(descending=True).values[found - 1]
+    return float(wide(low >= threshold).mean())
+
+
+def _two_sides(in_scores: Tensor, out_scores: Tensor) -> tuple[Float[Tensor, " n"], Float[Tensor, " m"]]:
+    """Scores of both sides in float64, none empty."""
     for name, scores in (("in_scores", in_scores), ("out_scores", out_scores)):
         if scores.numel() == 0 or scores.isnan().any():
             got = "none" if scores.numel() == 0 else f"{int(scores.isnan().sum())} NaN"
             raise DataError(f"{name} of at least one example, without NaN", got, "checking the predictions")
-    low = wide(in_scores.detach().flatten()).sort().values
-    high = out_scores.detach().flatten().to(low)
-    below = torch.searchsorted(low, high) + torch.searchsorted(low, high, right=True)
-    return float(wide(below).mean() / (2 * low.numel()))
+    low = wide(in_scores.detach().flatten()).contiguous()
+    return low, out_scores.detach().flatten().to(low).contiguous()
 
 
 @final
@@ -127,8 +192,41 @@ class RejectionCurve:
 
     @property
     def area(self) -> float:
-        """Area under the curve, the mean accuracy over fractions; 1 - AURC of Geifman et al. (2019)."""
+        """Area under the curve, the mean accuracy over fractions: 1 - ``aurc``."""
         return float(self.accuracy.mean())
+
+    @property
+    def risk(self) -> Float[Tensor, " n"]:
+        """Share of errors among what is kept."""
+        return 1.0 - self.accuracy
+
+    @property
+    def aurc(self) -> float:
+        """Area under risk against coverage, the mean risk over how many are kept (Geifman et al. 2019)."""
+        return float(self.risk.mean())
+
+    @property
+    def augrc(self) -> float:
+        """Area under generalised risk, errors that are kept over all examples (Traub et al. 2024).
+
+        The mean over coverages of the chance that an example is kept and wrong: unlike ``aurc`` it does not weigh the
+        few surest examples most.
+        """
+        coverage = 1.0 - self.fraction
+        return float((self.risk * coverage).mean())
+
+    def coverage_at(self, risk: float) -> float:
+        """The largest share that can be kept, the surest first, with at most this share of errors among them.
+
+        Args:
+            risk: Share of errors allowed.
+
+        Raises:
+            ConfigError: It is not between 0 and 1.
+        """
+        check_fraction("risk", risk, "risk=0.05")
+        allowed = self.risk <= risk
+        return float((1.0 - self.fraction[allowed]).max()) if bool(allowed.any()) else 0.0
 
 
 def rejection_curve(probs: Float[Tensor, "*n c"], targets: Tensor) -> RejectionCurve:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_kind
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_fraction, check_kind
 from lapwing.ground.precision import wide, wide_device
 from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.moments import Draws, Moments
@@ -114,11 +114,58 @@ def picp(low: Float[Tensor, "*n"], high: Tensor, targets: Tensor) -> float:
         >>> picp(torch.zeros(4), torch.ones(4), torch.tensor([0.0, 0.5, 1.0, 2.0]))
         0.75
     """
+    lower, upper, y = _interval(low, high, targets)
+    return float(wide((lower <= y) & (y <= upper)).mean())
+
+
+def interval_score(low: Float[Tensor, "*n"], high: Tensor, targets: Tensor, level: float = 0.95) -> float:
+    """Mean interval score, width plus a fine for what lies outside (Gneiting and Raftery 2007, equation 43).
+
+        (u - l) + 2/α (l - y)₊ + 2/α (y - u)₊,    α = 1 - level
+
+    Its expectation is least for the interval between the α/2 and 1 - α/2 quantiles: narrow, and right.
+
+    Args:
+        low: Lower limits.
+        high: Upper limits of the same shape.
+        targets: Observations of the same shape.
+        level: Probability of the central interval.
+
+    Returns:
+        A number >= 0 in the unit of the targets, lower is better.
+
+    Raises:
+        ConfigError: The level is not between 0 and 1.
+        ShapeError: The shapes differ.
+        DataError: Empty, not finite, or a lower limit above its upper one.
+
+    Example:
+        >>> import torch
+        >>> interval_score(torch.zeros(2), torch.ones(2), torch.tensor([0.5, 1.5]), level=0.5)
+        2.0
+    """
+    check_fraction("level", level, "level=0.95")
+    lower, upper, y = _interval(low, high, targets)
+    outside = (lower - y).clamp_min(0.0) + (y - upper).clamp_min(0.0)
+    return float((upper - lower + 2.0 / (1.0 - level) * outside).mean())
+
+
+def interval_width(low: Float[Tensor, "*n"], high: Tensor) -> float:
+    """Mean width of intervals, in the unit of the targets: of two that cover as many, the narrower is better.
+
+    Arguments and errors as of ``picp``.
+    """
+    lower, upper, _ = _interval(low, high, low)
+    return float((upper - lower).mean())
+
+
+def _interval(low: Tensor, high: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Limits and targets in float64, checked."""
     lower, upper, y = scalars(low=low, high=high, targets=targets)
     if (lower > upper).any():
         got = f"{int((lower > upper).sum())} intervals with low above high"
-        raise DataError("intervals with low <= high", got, "picp(low, high, targets), in this order")
-    return float(wide((lower <= y) & (y <= upper)).mean())
+        raise DataError("intervals with low <= high", got, "low, high and targets, in this order")
+    return lower, upper, y
 
 
 def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float = 1e-6) -> Float[Tensor, "*batch"]:

@@ -29,11 +29,17 @@ MEANINGS = {
     "ece_floor": "what a calibrated predictor would have as ece",
     "adaptive_ece": "calibration error, bins of equally many, lower is better",
     "brier": "squared distance from 0 to 2, lower is better",
-    "rejection_area": "accuracy of the surest, averaged over how many are kept, higher is better",
+    "aurc": "share of errors among the surest, averaged over how many are kept, lower is better",
+    "augrc": "share of all examples that are kept and wrong, averaged likewise, lower is better",
+    "coverage_5": "share of examples that can be kept, the surest first, at 5 % errors, higher is better",
     "rmse": "unit of the targets, lower is better",
     "crps": "unit of the targets, lower is better",
     "picp": "share of targets inside the 95 % intervals, best at 0.95",
+    "interval_score": "unit of the targets, of the 95 % intervals, lower is better",
+    "width": "unit of the targets, mean width of the 95 % intervals",
     "ood_auroc": "foreign examples told from familiar ones, 0.5 is chance, higher is better",
+    "ood_aupr": "average precision of foreign examples, their share is chance, higher is better",
+    "ood_fpr95": "share of familiar examples taken for foreign where 95 % of those are found, lower is better",
 }
 """The unit of each score, and which way it is better."""
 

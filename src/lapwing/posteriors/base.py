@@ -6,6 +6,7 @@ import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
@@ -35,10 +36,12 @@ from lapwing.linalg import Operator
 from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.capabilities import Capabilities
-from lapwing.posteriors.predictor import NetworkPredictor
+from lapwing.posteriors.knowledge import KnowledgeScale
+from lapwing.posteriors.predictor import Asked, NetworkPredictor
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, WideMoments
+from lapwing.predictive.distributions.base import Knowledge
 from lapwing.priors import Prior
 
 JOINT = 2**32
@@ -70,6 +73,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         partial: Whether some of the data were left out on purpose.
         fitted_by: How it was fitted; ``None`` where that is not known.
         fit_seconds: Seconds the fit took, by which tuning plans its own; 0 where that is not known.
+        knowledge: The scale at which it tells what it knows; ``None`` for the one it predicts at.
     """
 
     model: Model
@@ -80,9 +84,13 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     partial: bool = field(default=False, kw_only=True)
     fitted_by: FitRecipe | None = field(default=None, kw_only=True)
     fit_seconds: float = field(default=0.0, kw_only=True)
+    knowledge: KnowledgeScale | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
+        if self.knowledge is not None and self.knowledge.factor < 1.0:
+            own = "probabilities of the network, " if self.knowledge.certain else ""
+            given += f"{own}error bars at {self.knowledge.factor:.3g} times the prior precision, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
@@ -186,6 +194,42 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         with torch.no_grad():
             return self._moments(inputs, choices)
 
+    @cached_property
+    def at_knowledge(self: P) -> P:
+        """The posterior at the scale of knowledge, which predicts with its error bars; itself where it is the same."""
+        if self.knowledge is None or self.knowledge.factor == 1.0:
+            return self
+        return self.with_prior_factor(self.knowledge.factor)
+
+    def with_prior_factor(self: P, factor: float) -> P:
+        """The posterior with all prior precisions multiplied by a number."""
+        prior = self.prior.with_precisions(factor * self.prior_precisions.cpu())
+        return self.with_hyperparameters(prior, self.likelihood)
+
+    def _at_both_scales(self, x: InputsLike, asked: Asked) -> tuple[Outputs, Knowledge | None]:
+        """See ``NetworkPredictor``: both from one pass, but for joint outputs and draws; the temperature is of one."""
+        if self.knowledge is None:
+            outputs = self._asked(x, asked)
+            return outputs, None if self.temperature == 1.0 else Knowledge(self.likelihood.known_outputs(outputs))
+        there = self.at_knowledge
+        if asked.moments:
+            inputs = self._inputs(x)
+            outputs, known = self._moments_of_both(inputs, there) if there is not self else self._same(inputs)
+        else:
+            outputs = self._asked(x, asked)
+            known = self._moments(self._inputs(x), [there])[0]
+        return outputs, Knowledge(self.likelihood.known_outputs(known), self.knowledge.familiar)
+
+    def _same(self, inputs: Inputs) -> tuple[Outputs, Outputs]:
+        """The outputs twice, where both scales are one."""
+        (outputs,) = self._moments(inputs, [self])
+        return outputs, outputs
+
+    def _moments_of_both(self: P, inputs: Inputs, other: P) -> tuple[Outputs, Outputs]:
+        """Linearised outputs of this posterior and of one with another prior, neither less exact for the other."""
+        outputs, known = self._moments(inputs, [self, other])
+        return outputs, known
+
     @undisturbed()
     @working("sample functions")
     def sample_functions(
@@ -251,6 +295,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """The posterior with another prior and noise, and the same link: the curvature is reused, nothing fitted again.
 
+        What it knows is then told at that prior, until ``lw.tune`` finds a scale of its own for it.
+
         Args:
             prior: The new prior.
             likelihood: The fitted likelihood, with another noise precision.
@@ -267,7 +313,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             )
         if likelihood != self.fitted:
             self.check_noise_free()
-        return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps)
+        return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps, knowledge=None)
 
     def refitted(self: P, likelihood: Likelihood) -> P:
         """The posterior with the same prior and link under another likelihood: its curvature is computed again.

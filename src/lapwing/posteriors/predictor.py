@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import torch
 
@@ -19,9 +19,27 @@ from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.moments import Draws, Outputs
 from lapwing.predictive.distributions import Predictive
+from lapwing.predictive.distributions.base import Knowledge
 from lapwing.predictive.links import SAMPLES, Link, check_link
 
 P = TypeVar("P", bound="NetworkPredictor")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What ``predict`` is asked for; see there."""
+
+    link: Link
+    joint: bool
+    linearised: bool
+    samples: int
+    generator: torch.Generator | None
+
+    @property
+    def moments(self) -> bool:
+        """Whether it is Gaussian moments of each example by itself, and no draws."""
+        return self.linearised and not self.joint and self.link != "mc"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,6 +95,7 @@ class NetworkPredictor(abc.ABC):
         joint: bool = False,
         linearised: bool = True,
         samples: int = SAMPLES,
+        epistemic: bool = True,
         generator: torch.Generator | int | None = None,
     ) -> Predictive:
         """Predictive distribution of the targets at ``x``: what is known of the outputs there, through the link.
@@ -93,6 +112,8 @@ class NetworkPredictor(abc.ABC):
             linearised: Whether the network is taken as linear in its weights; ``False`` averages networks with
                 drawn weights, which refits have not.
             samples: Draws, where the link or the network need them.
+            epistemic: Whether ``.epistemic`` and ``.unfamiliar`` will be asked for. A posterior that ``lw.tune`` gave a
+                scale of knowledge then has the outputs at that scale too; ``False`` saves them.
             generator: Source of randomness for them, or the seed of one; ``None`` draws from PyTorch's global one.
 
         Returns:
@@ -106,7 +127,8 @@ class NetworkPredictor(abc.ABC):
             UnsupportedError: If refits are asked for what they have not.
 
         Cost:
-            Linearised: a forward and c backward passes through the activations. Otherwise ``samples`` forward passes.
+            Linearised: a forward and c backward passes through the activations; at two scales from the same passes.
+            Otherwise ``samples`` forward passes. ``.epistemic`` itself is computed when it is asked for.
 
         Example:
             >>> import lapwing as lw
@@ -117,11 +139,13 @@ class NetworkPredictor(abc.ABC):
         """
         source = probes.generator_of(generator)
         link = link or self.link
+        asked = Asked(link, joint, linearised, samples, source)
         with torch.no_grad():
-            outputs = self.outputs(x, link, joint=joint, linearised=linearised, samples=samples, generator=source)
-            return self.likelihood.predictive(
+            outputs, knowledge = self._at_both_scales(x, asked) if epistemic else (self._asked(x, asked), None)
+            prediction = self.likelihood.predictive(
                 outputs, link, temperature=self.temperature, samples=samples, generator=source
             )
+        return prediction if knowledge is None else replace(prediction, knowledge=knowledge)
 
     def with_link(self: P, link: Link, temperature: float = 1.0) -> P:
         """The same posterior, which predicts by another link; what was solved or decomposed is shared.
@@ -179,6 +203,21 @@ class NetworkPredictor(abc.ABC):
         if not self.likelihood.labels:
             return ""
         return f"link {self.link}, " + (f"temperature {self.temperature:.4g}, " if self.temperature != 1 else "")
+
+    def _asked(self, x: InputsLike, asked: Asked) -> Outputs:
+        """The outputs that ``predict`` is asked for."""
+        return self.outputs(
+            x,
+            asked.link,
+            joint=asked.joint,
+            linearised=asked.linearised,
+            samples=asked.samples,
+            generator=asked.generator,
+        )
+
+    def _at_both_scales(self, x: InputsLike, asked: Asked) -> tuple[Outputs, Knowledge | None]:
+        """The same with those at the scale of knowledge, where there is one."""
+        return self._asked(x, asked), None
 
     def _inputs(self, x: InputsLike) -> Inputs:
         self.network.check_unchanged()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.head import basis, spectra
-from lapwing.curvature.propagation import CHEAPER, Propagation, keeps_variances
+from lapwing.curvature.propagation import CHEAPER, LARGE, Propagation, keeps_variances
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
@@ -232,9 +233,13 @@ class WeightPosterior(ExactPosterior):
         return isinstance(self.curvature.operator, BlockDiagonal | Diagonal)
 
     def _moments(
-        self, inputs: Inputs, choices: Sequence[WeightPosterior], places: Int[Tensor, " p"] | None = None
+        self,
+        inputs: Inputs,
+        choices: Sequence[WeightPosterior],
+        places: Int[Tensor, " p"] | None = None,
+        large: float = LARGE,
     ) -> Sequence[Moments | WideMoments]:
-        propagation = Propagation(self.model, tuple(choice.precision for choice in choices))
+        propagation = Propagation(self.model, tuple(choice.precision for choice in choices), large)
         if self.survey.head and self.leaves_out_correlations:
             outputs = wide_moments(propagation, inputs, places)
             return outputs if self.wide else [each.written for each in outputs]
@@ -242,6 +247,10 @@ class WeightPosterior(ExactPosterior):
             return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
+
+    def _moments_of_both(self, inputs: Inputs, other: WeightPosterior) -> tuple[Moments | WideMoments, ...]:
+        """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
+        return tuple(self._moments(inputs, [self, other], large=math.inf))
 
     @property
     def numbers_by_choice(self) -> int:

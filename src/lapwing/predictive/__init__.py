@@ -12,6 +12,7 @@ from lapwing.predictive.distributions import (
     Predictive,
     Regression,
 )
+from lapwing.predictive.information import expected_entropy, mutual_information
 from lapwing.predictive.links import (
     Link,
     check_link,
@@ -41,9 +42,11 @@ __all__ = [
     "WideMoments",
     "check_link",
     "concentration",
+    "expected_entropy",
     "expected_sigmoid",
     "laplace_bridge",
     "monte_carlo",
+    "mutual_information",
     "pairwise",
     "probit",
     "probit_binary",

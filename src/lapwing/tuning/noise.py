@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, cast, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -51,10 +51,17 @@ class NoiseRule:
     Args:
         noises: The noise precision of each output that it asks for at the prior and the noise of a posterior.
         for_prior: The same method for the prior alone, for a posterior that has its data.
+        no_worse: The posterior at which the rounds end, or one that is better by what the method minimises: the rounds
+            are no descent. ``None`` where the method knows of none.
     """
 
     noises: Callable[[Posterior], Float[Tensor, " c"]]
     for_prior: Method
+    no_worse: Callable[[Posterior], Posterior] | None = None
+
+    def ended(self, posterior: P) -> P:
+        """The posterior at which the rounds end, or a better one."""
+        return posterior if self.no_worse is None else cast(P, self.no_worse(posterior))
 
 
 @runtime_checkable
@@ -116,7 +123,7 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
         moves = (wanted / now).log()
         if bool((distance(moves, before) < TOLERANCE).all()):
             warn_of_ends(now / start)
-            return tuned
+            return rule.ended(tuned)
         before = moves
         refitted = tuned.refitted(tuned.likelihood.with_own_noises(wanted))
         tuned = rule.for_prior.tune(refitted, progress)
@@ -125,7 +132,7 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
         'relatively. Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',
         ConvergenceWarning,
     )
-    return tuned
+    return rule.ended(tuned)
 
 
 def output_noises(posterior: Posterior) -> Float[Tensor, " c"] | None:

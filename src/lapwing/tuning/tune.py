@@ -17,6 +17,7 @@ from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.posteriors import Posterior
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
+from lapwing.tuning.held_out.knowledge import LIMITS, first_of, looks, with_knowledge
 from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
 from lapwing.tuning.method import Method
@@ -105,8 +106,17 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(method_options(method)), "method to tune by", "the same choices in each")
     if isinstance(method, TunesNoise):
-        return cast(Any, tuned_by_output(fitted, method, progress))
-    return cast(Any, method).tune(fitted, progress)
+        tuned = tuned_by_output(fitted, method, progress)
+    else:
+        tuned = method.tune(fitted, progress)
+    return cast(Any, _told(tuned, progress))
+
+
+def _told(tuned: Posterior, progress: bool | None) -> Posterior:
+    """The tuned posterior with a scale of knowledge, by training inputs unless the method had others."""
+    if tuned.knowledge is not None or tuned.data is None or not looks(tuned) or tuned.predicts_by_draws:
+        return tuned
+    return with_knowledge(tuned, first_of(tuned.data, LIMITS.examples(tuned)), held_out=False, progress=progress)
 
 
 def method_options(method: object) -> object:

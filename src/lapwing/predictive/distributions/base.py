@@ -4,27 +4,99 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Shown
 from lapwing.metrics.score_table import Scores
+from lapwing.moments.wide import Outputs
 
 
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Knowledge(Shown):
+    """What is known of the outputs at a prior precision of its own, and how well familiar inputs are known there.
+
+    Args:
+        outputs: What is known of the outputs.
+        familiar: ``epistemic`` of familiar inputs, ascending; ``None`` where none were looked at.
+    """
+
+    outputs: Outputs
+    familiar: Float[Tensor, " m"] | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Predictive(Shown, abc.ABC):
     """A distribution of targets at each position, the uncertainty of the outputs averaged out.
 
     Positions are ``[n, *event]``, examples and their event axes. A new kind of target needs one subclass, which its
     likelihood makes of what is known of the outputs.
+
+    Args:
+        knowledge: The outputs at the scale of knowledge; ``None`` where that is the scale that predicts.
     """
+
+    knowledge: Knowledge | None = field(default=None, kw_only=True)
 
     @property
     @abc.abstractmethod
+    def latent(self) -> Outputs:
+        """What is known of the outputs that the targets belong to, at the scale that predicts."""
+
+    @property
     def location(self) -> Float[Tensor, "*batch c"]:
         """Mean of the outputs that the targets belong to, ``[n, *event, c]``."""
+        return self.latent.mean
+
+    @final
+    @property
+    def known(self) -> Outputs:
+        """What is known of these outputs at the scale of knowledge: ``known.std`` are their error bars."""
+        return self.latent if self.knowledge is None else self.knowledge.outputs
+
+    @property
+    def epistemic(self) -> Float[Tensor, "*batch"]:
+        """How much is unknown for lack of data like these, ``[n, *event]``: summed standard deviations of ``known``.
+
+        Of classes and labels it is a mutual information, see there.
+        """
+        return self.known.std.sum(-1)
+
+    @property
+    def most_epistemic(self) -> float | None:
+        """The largest ``epistemic`` there can be; ``None`` where it has no bound, as for real targets."""
+        return None
+
+    @final
+    @property
+    def unfamiliar(self) -> Float[Tensor, "*batch"]:
+        """The share of familiar inputs that are better known than this one, from 0 to 1, ``[n, *event]``.
+
+            u(x) = 1/m Σ_i [epistemic(x_i) < epistemic(x)]
+
+        It means the same for every network: of inputs like the familiar ones, one in twenty is above .95. Familiar are
+        those that ``lapwing.tune`` looked at: held-out ones where it was given some, else training inputs.
+
+        Raises:
+            UnsupportedError: If no familiar inputs were looked at.
+        """
+        familiar = None if self.knowledge is None else self.knowledge.familiar
+        if familiar is None:
+            raise UnsupportedError(
+                "a prediction of a posterior that has looked at familiar inputs",
+                "one of a predictor that has not",
+                "lw.tune(posterior), whose predictions know; .epistemic is not relative to other inputs",
+            )
+        epistemic = self.epistemic
+        below = torch.searchsorted(familiar.to(epistemic), epistemic.contiguous())
+        return (wide(below) / len(familiar)).to(epistemic)
 
     @property
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -14,9 +15,10 @@ from lapwing import metrics
 from lapwing.ground.labels import IGNORED
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Averaged, Moments
-from lapwing.moments.wide import WideMoments
+from lapwing.moments.wide import WideMoments, at_least_single
 from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
+from lapwing.predictive.information import KNOWLEDGE, expected_entropy, mutual_information
 from lapwing.predictive.links import Link, laplace_bridge, monte_carlo, pairwise, probit, softmax
 from lapwing.predictive.quadrature import quasi_monte_carlo
 
@@ -37,13 +39,15 @@ class Classification(ProbabilitiesOfLogits):
         >>> p.labels, p.confidence, p.entropy
         (tensor([1]), tensor([0.7500]), tensor([0.5623]))
         >>> print(p.scores(torch.tensor([1])))
-        accuracy        1.0000  share of examples, tokens or pixels, higher is better
-        nll             0.2877  nats an example, token or pixel, lower is better
-        ece             0.2500  calibration error of the confidence, lower is better
-        ece_floor       0.3500  what a calibrated predictor would have as ece
-        adaptive_ece    0.2500  calibration error, bins of equally many, lower is better
-        brier           0.1250  squared distance from 0 to 2, lower is better
-        rejection_area  1.0000  accuracy of the surest, averaged over how many are kept, higher is better
+        accuracy      1.0000  share of examples, tokens or pixels, higher is better
+        nll           0.2877  nats an example, token or pixel, lower is better
+        ece           0.2500  calibration error of the confidence, lower is better
+        ece_floor     0.3500  what a calibrated predictor would have as ece
+        adaptive_ece  0.2500  calibration error, bins of equally many, lower is better
+        brier         0.1250  squared distance from 0 to 2, lower is better
+        aurc          0.0000  share of errors among the surest, averaged over how many are kept, lower is better
+        augrc         0.0000  share of all examples that are kept and wrong, averaged likewise, lower is better
+        coverage_5    1.0000  share of examples that can be kept, the surest first, at 5 % errors, higher is better
     """
 
     @property
@@ -65,6 +69,36 @@ class Classification(ProbabilitiesOfLogits):
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Entropy -Σ_k p_k log p_k in nats, ``[n, *event]``."""
         return -torch.xlogy(self.probs, self.probs).sum(-1)
+
+    @property
+    def margin(self) -> Float[Tensor, "*batch"]:
+        """By how much the most probable class is ahead of the next, from 0 to 1, ``[n, *event]``."""
+        first_two = self.probs.topk(min(2, self.probs.shape[-1]), -1).values
+        return first_two[..., 0] - first_two[..., 1:].sum(-1)
+
+    @property
+    def aleatoric(self) -> Float[Tensor, "*batch"]:
+        """Entropy that would be left if the weights were known, E H(softmax(f)) in nats, ``[n, *event]``.
+
+        At the scale that predicts, as ``entropy``; see ``expected_entropy``.
+        """
+        return expected_entropy(at_least_single(self.logits))
+
+    @property
+    def epistemic(self) -> Float[Tensor, "*batch"]:
+        """Mutual information of the class and the weights in nats, ``[n, *event]``: what more data would tell.
+
+            I = H(E softmax(f / T)) - E H(softmax(f / T)),    T = 1/2
+
+        At the scale of knowledge, which tuning for good probabilities does not switch off; by it inputs from elsewhere
+        are told, errors better by ``entropy``. See ``mutual_information``, also for its cost.
+        """
+        return mutual_information(at_least_single(self.known), temperature=KNOWLEDGE)
+
+    @property
+    def most_epistemic(self) -> float:
+        """All of the label, log c nats: nothing is known of the class, and the weights would tell it."""
+        return math.log(self.probs.shape[-1])
 
     @property
     def covariance(self) -> Float[Tensor, "*batch c c"]:
@@ -91,9 +125,10 @@ class Classification(ProbabilitiesOfLogits):
 
     @classmethod
     def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
-        """Accuracy, NLL, calibration errors, Brier score and area under the rejection curve."""
+        """Accuracy, NLL, calibration errors, Brier score, and the risk of what is kept when the unsure are rejected."""
         probs = terms["probs"]
         targets = terms["targets"]
+        rejection = metrics.rejection_curve(probs, targets)
         return Scores(
             {
                 "accuracy": metrics.accuracy(probs, targets),
@@ -102,7 +137,9 @@ class Classification(ProbabilitiesOfLogits):
                 "ece_floor": metrics.ece_floor(probs, targets),
                 "adaptive_ece": metrics.adaptive_ece(probs, targets),
                 "brier": metrics.brier(probs, targets),
-                "rejection_area": metrics.rejection_curve(probs, targets).area,
+                "aurc": rejection.aurc,
+                "augrc": rejection.augrc,
+                "coverage_5": rejection.coverage_at(0.05),
             }
         )
 

@@ -38,9 +38,9 @@ class CountsOfRates(Predictive, abc.ABC):
     rates: Outputs
 
     @property
-    def location(self) -> Float[Tensor, "*batch c"]:
-        """Mean of the outputs, ``[n, *event, c]``."""
-        return self.log_rates.mean
+    def latent(self) -> Outputs:
+        """See ``Predictive.latent``: the log rates."""
+        return self.log_rates
 
     @property
     def mean(self) -> Float[Tensor, "*batch c"]:

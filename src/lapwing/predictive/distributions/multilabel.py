@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -17,6 +18,7 @@ from lapwing.moments.outputs import Averaged, Moments
 from lapwing.moments.wide import WideMoments
 from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
+from lapwing.predictive.information import KNOWLEDGE, expected_label_entropy, label_information
 from lapwing.predictive.links import Link, monte_carlo, probit_binary
 from lapwing.predictive.quadrature import expected_sigmoid
 
@@ -50,6 +52,21 @@ class MultiLabel(ProbabilitiesOfLogits):
     def entropy(self) -> Float[Tensor, "*batch c"]:
         """Entropy of each label in nats, ``[n, *event, c]``."""
         return torch.special.entr(self.probs) + torch.special.entr(1 - self.probs)
+
+    @property
+    def aleatoric(self) -> Float[Tensor, "*batch c"]:
+        """Entropy of each label that would be left if the weights were known, in nats, ``[n, *event, c]``."""
+        return expected_label_entropy(self.logits)
+
+    @property
+    def epistemic(self) -> Float[Tensor, "*batch"]:
+        """Mean mutual information of the labels and the weights in nats, ``[n, *event]``; see ``Classification``."""
+        return label_information(self.known, temperature=KNOWLEDGE).mean(-1)
+
+    @property
+    def most_epistemic(self) -> float:
+        """All of a label, log 2 nats."""
+        return math.log(2)
 
     @property
     def uncertainty(self) -> Float[Tensor, "*batch"]:

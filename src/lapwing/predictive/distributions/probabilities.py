@@ -59,9 +59,9 @@ class ProbabilitiesOfLogits(Predictive, abc.ABC):
         return cls(logits, probs, stderr)
 
     @property
-    def location(self) -> Float[Tensor, "*batch c"]:
-        """Mean of the logits, ``[n, *event, c]``."""
-        return self.logits.mean
+    def latent(self) -> Outputs:
+        """See ``Predictive.latent``: the logits."""
+        return self.logits
 
     @staticmethod
     @abc.abstractmethod

@@ -36,10 +36,12 @@ class Regression(Predictive):
         >>> p.std, p.outputs.std
         (tensor([[5.]]), tensor([[3.]]))
         >>> print(p.scores(torch.zeros(1, 1)))
-        nll   2.5284  nats an example, token or pixel, lower is better
-        rmse  0.0000  unit of the targets, lower is better
-        crps  1.1685  unit of the targets, lower is better
-        picp  1.0000  share of targets inside the 95 % intervals, best at 0.95
+        nll              2.5284  nats an example, token or pixel, lower is better
+        rmse             0.0000  unit of the targets, lower is better
+        crps             1.1685  unit of the targets, lower is better
+        picp             1.0000  share of targets inside the 95 % intervals, best at 0.95
+        interval_score  19.5996  unit of the targets, of the 95 % intervals, lower is better
+        width           19.5996  unit of the targets, mean width of the 95 % intervals
     """
 
     outputs: Outputs
@@ -53,9 +55,9 @@ class Regression(Predictive):
         return cls(outputs.select(slice(size)), log_variances.expected_exp("noise variances"))
 
     @property
-    def location(self) -> Float[Tensor, "*batch c"]:
-        """Mean of the outputs, ``[n, *event, c]``."""
-        return self.outputs.mean
+    def latent(self) -> Outputs:
+        """See ``Predictive.latent``: the outputs."""
+        return self.outputs
 
     @property
     def mean(self) -> Float[Tensor, "*batch c"]:
@@ -106,13 +108,17 @@ class Regression(Predictive):
 
     @classmethod
     def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
-        """NLL, RMSE, CRPS, and the coverage of the 95 % intervals."""
+        """NLL, RMSE, CRPS, and of the 95 % intervals coverage, score and width."""
+        low = terms["low"]
+        high = terms["high"]
         return Scores(
             {
                 "nll": float(-wide(terms["log_prob"]).mean()),
                 "rmse": metrics.rmse(terms["mean"], terms["targets"]),
                 "crps": metrics.crps(terms["mean"], terms["std"], terms["targets"]),
-                "picp": metrics.picp(terms["low"], terms["high"], terms["targets"]),
+                "picp": metrics.picp(low, high, terms["targets"]),
+                "interval_score": metrics.interval_score(low, high, terms["targets"]),
+                "width": metrics.interval_width(low, high),
             }
         )
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.errors import ConfigError, check_count
 from lapwing.posteriors import Posterior
-from lapwing.predictive import Link, check_link
+from lapwing.predictive import Link, Moments, check_link
 from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
+from lapwing.tuning.held_out.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
-from lapwing.tuning.held_out.search import HeldOutSearch, candidates, noises_by_residuals
+from lapwing.tuning.held_out.search import CERTAIN, HeldOutSearch, Point, candidates, noises_by_residuals
+from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
+from lapwing.tuning.result import measured_step, with_hyperparameters
 
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
@@ -29,16 +33,19 @@ FACTORS = (1e-6, 1e6)
 class Validation:
     """Minimises the negative log predictive density of held-out data over one factor for all prior precisions.
 
-    With it the link through which classes are predicted, and for Gaussian likelihoods the noise precision. The
-    posterior then predicts by that link.
+    With it the link through which classes are predicted and a temperature of their logits, and for Gaussian likelihoods
+    the noise precision. The posterior then predicts so. The network itself is one of those tried, with a temperature
+    or the noise of its residuals: on the held-out data the answer is no worse than temperature scaling. A temperature
+    that sharpens is penalised, ``(log T)² / (2 · 0.5²)`` nats beside the log likelihood of all targets where T < 1.
 
     Args:
         data: Held-out data, as for ``fit``.
         unpack: Splits one element of a loader.
         link: As in ``predict``; ``None`` chooses among ``"probit"``, ``"pairwise"`` and ``"qmc"``.
-        temperature: Whether to choose a factor on the logits too, as temperature scaling does.
+        temperature: Whether to choose a temperature too, by which logits are divided, as temperature scaling does.
         noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
-        bounds: Factors tried, relative to the precisions now.
+        bounds: Factors tried, relative to the precisions now; ``None`` for a millionth to a million, and for the
+            network itself, whose posterior has a precision of 1e12.
         examples: Most of them that are looked at, evenly over all; ``None`` for as many as have 2048 positions.
         seconds: Budget: as many of these are looked at as it buys, 64 at least, spread over all of them. ``"auto"`` for
             three times what the fit took, ten seconds at least; ``None`` for all of them. How many they were is in the
@@ -67,14 +74,14 @@ class Validation:
     data: Source
     unpack: Unpack | None = field(default=None, kw_only=True)
     link: Link | None = field(default=None, kw_only=True)
-    temperature: bool = field(default=False, kw_only=True)
+    temperature: bool = field(default=True, kw_only=True)
     noise: bool = field(default=True, kw_only=True)
-    bounds: tuple[float, float] = field(default=FACTORS, kw_only=True)
+    bounds: tuple[float, float] | None = field(default=None, kw_only=True)
     examples: int | None = field(default=None, kw_only=True)
     seconds: Seconds = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
-        low, high = self.bounds
+        low, high = self.bounds or FACTORS
         if not 0 < low < high < math.inf:
             raise ConfigError("bounds 0 < low < high", f"bounds={self.bounds}", "Validation(data)")
         if self.link is not None:
@@ -93,14 +100,19 @@ class Validation:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
+        data = self._held_out(posterior)
         search = HeldOutSearch(
             "Validation",
-            self._held_out(posterior),
+            data,
             candidates(posterior, self.link),
             noise=self.noise,
             temperature=self.temperature and posterior.likelihood.labels,
+            network=self.bounds is None and self.link != "bridge",
         )
-        return search.run(progress)
+        found = search.found(progress)
+        tuned = search.chosen(found)
+        factor = least_not_rejected(search, found, tuned)
+        return with_knowledge(tuned, data.batches, held_out=True, factor=factor, progress=progress)
 
     def noise_rule(self) -> NoiseRule | None:
         """See ``TunesNoise``; held-out residuals as large as predictions say.
@@ -108,15 +120,34 @@ class Validation:
         Cost:
             A prediction of the held-out data.
         """
-        return noise_rule_of(self, self._noises)
+        rule = noise_rule_of(self, self._noises)
+        return None if rule is None else replace(rule, no_worse=self._no_worse)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         data = self._held_out(posterior)
         return noises_by_residuals(data, posterior.likelihood, data.moments(0.0))
+
+    def _no_worse(self, tuned: Posterior) -> Posterior:
+        """The posterior, or the network with the noise of its held-out residuals where that is better."""
+        data = self._held_out(tuned)
+        moments = data.moments(0.0)
+        certain = [Moments.certain(part.mean) for part in moments]
+        residuals = noises_by_residuals(data, tuned.likelihood, certain)
+        likelihood = tuned.likelihood.with_own_noises(residuals)
+        loss = Point(data, tuned.likelihood, 0.0, moments).trial(tuned.link).loss
+        plain = Point(data, likelihood, 0.0, certain).trial(tuned.link).loss
+        if self.bounds is not None or loss <= plain:
+            return tuned
+        network = tuned.refitted(likelihood)
+        there = Hyperparameters(torch.full_like(network.prior_precisions, CERTAIN), network.scale)
+        step = replace(measured_step(network, there), validation_nll=plain, validation_examples=data.examples)
+        chosen = with_hyperparameters(network, there, (step,))
+        known_at = float(tuned.at_knowledge.prior_precisions.log().mean().exp())
+        return with_knowledge(chosen, data.batches, held_out=True, factor=min(1.0, known_at / CERTAIN), progress=None)
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
         budget = Budget.of(self.seconds, posterior)
         batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
         if self.examples is not None:
             batches = list(evenly(batches, self.examples))
-        return held_out_outputs(posterior, batches, self.bounds, budget)
+        return held_out_outputs(posterior, batches, self.bounds or FACTORS, budget)

@@ -1,0 +1,166 @@
+"""A scale of knowledge: error bars that stay where tuning for probabilities leaves no uncertainty."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lapwing as lw
+from lapwing.ground.errors import UnsupportedError
+from lapwing.predictive import Classification
+from lapwing.structures.base import Structure
+from lapwing.tuning.held_out.knowledge import SHARE
+from tests.posterior_cases import labels, mlp, normal, refused
+
+X = normal(30, 3)
+Y = labels(30, classes=3)
+FAR = 20 * normal(40, 3, seed=5)
+NEAR = normal(40, 3, seed=6)
+
+STRUCTURES = {
+    "KFAC": lw.KFAC(),
+    "diagonal": lw.Diagonal(),
+    "full": lw.Full(view="weights"),
+    "functions": lw.Full(view="functions"),
+    "Nyström": lw.Nystrom(20, samples=60),
+}
+
+
+def certain(structure: Structure, model: nn.Module | None = None) -> lw.Posterior:
+    """A posterior so sure of its weights that predictions are those of the network."""
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e12), structure=structure)
+    return recipe.fit(model or mlp(3), (X, Y))
+
+
+def tuned(posterior: lw.Posterior) -> lw.Posterior:
+    """By the evidence of no step: hyper-parameters stay, and a scale of knowledge is found."""
+    return lw.tune(posterior, Kept())
+
+
+class Kept:
+    """Chooses what was there before."""
+
+    def tune(self, posterior: lw.Posterior, progress: bool | None) -> lw.Posterior:
+        return posterior.with_hyperparameters(posterior.prior, posterior.likelihood)
+
+
+def classes(posterior: lw.Posterior, x: Tensor) -> Classification:
+    prediction = posterior.predict(x)
+    assert isinstance(prediction, Classification)
+    return prediction
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_error_bars_stay_where_probabilities_are_those_of_the_network(name: str) -> None:
+    before = certain(STRUCTURES[name])
+    after = tuned(before)
+    assert after.knowledge is not None and after.knowledge.certain and after.knowledge.factor < 1e-6
+    prediction = classes(after, NEAR)
+    torch.testing.assert_close(prediction.probs, classes(before, NEAR).probs, rtol=1e-9, atol=1e-12)
+    there = before.with_prior_factor(after.knowledge.factor)
+    expected = classes(there, NEAR)
+    torch.testing.assert_close(prediction.known.std, expected.logits.std, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(prediction.epistemic, expected.epistemic, rtol=1e-6, atol=1e-10)
+    assert float(prediction.epistemic.min()) > 1e3 * float(classes(before, NEAR).epistemic.max())
+
+
+def test_the_prior_is_the_weakest_that_leaves_familiar_inputs_known() -> None:
+    after = tuned(certain(lw.KFAC()))
+    assert after.knowledge is not None
+    mean = float(after.at_knowledge.predict(X).epistemic.mean())
+    weaker = after.at_knowledge.with_prior_factor(10**-0.5)
+    assert mean < 1.3 * SHARE * math.log(3) < 1.7 * float(weaker.predict(X).epistemic.mean())
+    torch.testing.assert_close(after.knowledge.familiar, after.at_knowledge.predict(X).epistemic.sort().values)
+
+
+def test_a_prior_weaker_than_that_is_kept() -> None:
+    posterior = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-8), structure=lw.KFAC()).fit(mlp(3), (X, Y))
+    after = tuned(posterior)
+    assert after.knowledge is not None and after.knowledge.factor == 1.0 and not after.knowledge.certain
+    assert after.at_knowledge is after
+
+
+def test_unfamiliar_is_the_share_of_familiar_inputs_that_are_better_known() -> None:
+    after = tuned(certain(lw.KFAC()))
+    prediction = classes(after, NEAR)
+    familiar = classes(after.at_knowledge, X).epistemic
+    expected = (familiar < prediction.epistemic[:, None]).double().mean(1)
+    torch.testing.assert_close(prediction.unfamiliar, expected)
+    assert float(classes(after, X).unfamiliar.mean()) == pytest.approx(29 / 60, abs=1 / 30)  # equal up to rounding
+
+
+def test_held_out_inputs_are_the_familiar_ones_where_there_are_some() -> None:
+    after = lw.tune(certain(lw.KFAC()), lw.Validation((NEAR, labels(40, classes=3, seed=3)), seconds=None))
+    assert after.knowledge is not None and after.knowledge.held_out and len(after.knowledge.familiar) == 40
+    familiar = after.at_knowledge.predict(NEAR).epistemic.sort().values
+    torch.testing.assert_close(after.knowledge.familiar, familiar)
+
+
+def test_it_is_saved_pickled_shown_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = mlp(3)
+    with caplog.at_level(logging.WARNING, "lapwing"):
+        after = tuned(certain(lw.KFAC(), model))
+    assert "probabilities are the network's own; error bars are at prior precision" in caplog.text
+    assert "probabilities of the network, error bars at" in repr(after)
+    lw.save(after, tmp_path / "p.safetensors")
+    expected = classes(after, NEAR)
+    for again in (lw.load(tmp_path / "p.safetensors", model), pickle.loads(pickle.dumps(after))):
+        torch.testing.assert_close(classes(again, NEAR).unfamiliar, expected.unfamiliar)
+        torch.testing.assert_close(classes(again, NEAR).epistemic, expected.epistemic)
+
+
+def test_it_goes_where_the_prior_changes_and_stays_where_the_link_does() -> None:
+    after = tuned(certain(lw.KFAC()))
+    assert after.with_hyperparameters(lw.Isotropic(2.0), after.likelihood).knowledge is None
+    assert after.with_link("probit", 2.0).knowledge is after.knowledge
+    prediction = classes(after, NEAR)
+    torch.testing.assert_close(classes(after.with_link("probit", 2.0), NEAR).epistemic, prediction.epistemic)
+
+
+def test_joint_predictions_and_draws_have_it_too() -> None:
+    after = tuned(certain(lw.KFAC()))
+    expected = classes(after, NEAR).epistemic
+    options: list[dict[str, object]] = [{"joint": True}, {"link": "mc", "generator": 0}, {"linearised": False}]
+    for given in options:
+        torch.testing.assert_close(after.predict(NEAR, **given).epistemic, expected, rtol=1e-6, atol=1e-10)
+
+
+def test_who_has_no_scale_says_so() -> None:
+    posterior = certain(lw.KFAC())
+    assert posterior.predict(NEAR).knowledge is None and bool((posterior.predict(NEAR).epistemic < 1e-6).all())
+    with refused(UnsupportedError, "lw.tune(posterior)"):
+        _ = posterior.predict(NEAR).unfamiliar
+    after = tuned(posterior)
+    with refused(UnsupportedError, "looked at familiar inputs"):
+        _ = after.predict(NEAR, epistemic=False).unfamiliar
+
+
+def test_draws_and_real_targets_are_told_at_the_scale_that_predicts() -> None:
+    drawn = tuned(lw.Laplace(lw.Categorical(), structure=lw.Sampled(6)).fit(mlp(3), (X, Y)))
+    targets = X.sum(1, keepdim=True)
+    real = lw.tune(lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(mlp(1), (X, targets)))
+    for after in (drawn, real):
+        assert after.knowledge is not None and after.knowledge.factor == 1.0
+        prediction = after.predict(NEAR)
+        assert prediction.unfamiliar.shape == (40,) and float(prediction.unfamiliar.min()) >= 0.0
+        torch.testing.assert_close(prediction.known.std, prediction.latent.std)
+    assert float(real.predict(FAR).unfamiliar.median()) == 1.0
+
+
+def test_held_out_data_that_do_not_reject_a_weaker_prior_give_real_targets_their_error_bars() -> None:
+    """Noise alone, of which no weight knows anything: the best prior leaves no uncertainty, weaker ones are as good."""
+    given, held_out = normal(30, 1, seed=7), (NEAR, normal(40, 1, seed=8))
+    posterior = lw.Laplace(lw.Gaussian(), structure=lw.KFAC()).fit(mlp(1), (X, given))
+    after = lw.tune(posterior, lw.Validation(held_out, seconds=None))
+    assert after.knowledge is not None and after.knowledge.held_out and after.knowledge.factor < 1.0
+    assert bool((after.predict(NEAR).known.std > after.predict(NEAR).latent.std).all())
+    weaker = lw.evaluate(after.at_knowledge, held_out)["nll"]
+    best = lw.evaluate(after, held_out)["nll"]
+    error = after.trace[-1].validation_error
+    assert error is not None and best < weaker < best + 3 * error
