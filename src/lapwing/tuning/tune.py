@@ -120,8 +120,6 @@ def method_options(method: object) -> object:
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
     if posterior.likelihood.labels:
-        if posterior.likelihood.event_dim > 1 and posterior.exact:
-            return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
         if posterior.exact and posterior.predicts_by_draws:
             logger.info("predictions by draws would be made for each prior tried: tuned by the evidence, without any")
             return EvidenceGradient()

@@ -16,7 +16,6 @@ from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError,
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.tuning.held_out.outputs import HeldOut
@@ -379,7 +378,7 @@ def standard_error(
     squares = 0.0
     counted = 0.0
     for part, batch in zip(moments, data.batches, strict=True):
-        losses = held_out_losses(likelihood, part, batch.targets, best.link, temperature=best.temperature)
+        losses = data.losses(likelihood, part, batch.targets, best.link, best.temperature)
         squares += float((wide(losses) - best.loss).square().sum())
         counted += losses.numel()
     squares, counted = data.added(squares, counted)
@@ -401,7 +400,7 @@ def mean_loss(
     total = 0.0
     counted = 0.0
     for part, batch in zip(moments, data.batches, strict=True):
-        losses = held_out_losses(likelihood, part, batch.targets, link, temperature=temperature)
+        losses = data.losses(likelihood, part, batch.targets, link, temperature)
         total += float(wide(losses).sum())
         counted += losses.numel()
     total, counted = data.added(total, counted)
