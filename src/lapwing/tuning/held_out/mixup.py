@@ -32,6 +32,12 @@ FACTORS = (1e-6, 1e12)
 
 CURE = "Validation(loader) with held-out data, or ELBO()"
 
+UNCHANGED = (
+    "predictions stay the network's, for halfway between its training inputs it is not too sure; held-out data tell "
+    "more, tune(posterior, loader)"
+)
+"""What is said where no uncertainty helps."""
+
 Blend = Callable[[Any, Any, float], Any]
 """Mixtures of the inputs of two sets of examples, the first with a share."""
 
@@ -108,7 +114,8 @@ class Mixup:
         budget = Budget.of(self.seconds, posterior)
         with blending(posterior) as mix:
             data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS, budget, either=True)
-            return HeldOutSearch("Mixup", data, candidates(posterior, None)).run(progress)
+            search = HeldOutSearch("Mixup", data, candidates(posterior, None), unchanged=UNCHANGED)
+            return search.run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
         """The mixtures, each with both labels, ``[m, 2, ...]``; see ``tune``."""

@@ -87,6 +87,7 @@ class HeldOutSearch(Generic[P]):
         links: Links to choose from, for classes.
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
         temperature: Whether a temperature of the logits is chosen too.
+        unchanged: What to say where the strongest prior is the best; ``None`` for what suits held-out data.
     """
 
     name: str
@@ -94,6 +95,7 @@ class HeldOutSearch(Generic[P]):
     links: tuple[Link, ...]
     noise: bool = False
     temperature: bool = False
+    unchanged: str | None = None
 
     def run(self, progress: bool | None) -> P:
         """The posterior of least loss.
@@ -227,7 +229,9 @@ class HeldOutSearch(Generic[P]):
         plain = self._plain(self.data.moments(best.log_factor))
         precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
-        if best.log_factor == grid[0]:
+        if best.log_factor == grid[0] and self.unchanged is not None:
+            said = self.unchanged
+        elif best.log_factor == grid[0]:
             said = (
                 f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses}): "
                 "these data want no added uncertainty. Try the network as it is, or other data"
