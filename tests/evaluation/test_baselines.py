@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -215,9 +216,37 @@ def test_the_fit_finds_how_much_too_confident_the_logits_are(held_out: tuple[Ten
 
 @pytest.mark.parametrize("scale", [1e-8, 1e8])
 def test_the_temperature_scales_with_the_logits(scale: float, held_out: tuple[Tensor, Tensor]) -> None:
+    """Without a penalty, or where it does not sharpen."""
     logits, targets = held_out
     unscaled = Temperature.fit(logits, targets).temperature
-    assert Temperature.fit(scale * logits, targets).temperature == pytest.approx(scale * unscaled, rel=1e-10)
+    scaled = Temperature.fit(scale * logits, targets, penalised=scale > 1)
+    assert scaled.temperature == pytest.approx(scale * unscaled, rel=1e-10)
+
+
+@pytest.mark.parametrize("examples", [20, 5000])
+@pytest.mark.parametrize("scale", [0.3, 1e-3])
+def test_sharpening_is_penalised_and_the_penalty_fades(
+    scale: float, examples: int, held_out: tuple[Tensor, Tensor]
+) -> None:
+    """The least of a fine grid of the definition; logits are too timid, by 1 / (2.5 scale)."""
+    logits, targets = held_out[0][:examples] * scale, held_out[1][:examples]
+    fitted = Temperature.fit(logits, targets)
+    grid = torch.linspace(-8.0, 1.0, 2000, dtype=torch.float64)
+    total = torch.stack([nn.functional.cross_entropy(logits / u.exp(), targets, reduction="sum") for u in grid])
+    objective = total + grid.clamp_max(0.0).square() / (2 * 0.5**2)
+    assert math.log(fitted.temperature) == pytest.approx(float(grid[objective.argmin()]), abs=5e-3)
+    free = Temperature.fit(logits, targets, penalised=False).temperature
+    assert free < fitted.temperature < 1.0
+    if examples == 5000 and scale == 0.3:
+        assert fitted.temperature == pytest.approx(free, rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1e-3, 50.0])
+def test_labels_that_are_all_right_sharpen_as_the_penalty_allows(scale: float, recwarn: Any) -> None:
+    logits = scale * torch.eye(3, dtype=torch.float64)
+    fitted = Temperature.fit(logits, torch.arange(3))
+    assert not recwarn
+    assert 0.1 < fitted.temperature <= 1.0 and (fitted.temperature < 0.9) == (scale == 0.5)
 
 
 def test_shifting_the_logits_of_an_example_changes_nothing(held_out: tuple[Tensor, Tensor]) -> None:
@@ -250,14 +279,15 @@ def test_labels_that_are_all_right_sharpen_no_further_than_they_attest(scale: fl
     """Three of three right: by the rule of succession one is right with a probability of 4/5."""
     logits = scale * torch.eye(3, dtype=torch.float64)
     with pytest.warns(ConvergenceWarning, match=r"all 3 .* classified rightly.*Try more held-out examples"):
-        fitted = Temperature.fit(logits, torch.arange(3))
+        fitted = Temperature.fit(logits, torch.arange(3), penalised=False)
     sure = float(fitted.probs(logits).diagonal().mean())
     assert sure == pytest.approx(0.8, rel=1e-9) if sharpens else fitted.temperature == 1.0
 
 
 def test_a_tie_for_the_first_place_is_not_sharpened() -> None:
     with pytest.warns(ConvergenceWarning, match="classified rightly"):
-        assert Temperature.fit(torch.tensor([[2.0, 2.0, 0.0]]), torch.tensor([1])).temperature == 1.0
+        tied = torch.tensor([[2.0, 2.0, 0.0]])
+        assert Temperature.fit(tied, torch.tensor([1]), penalised=False).temperature == 1.0
 
 
 def test_probabilities_keep_the_dtype_and_shape() -> None:

@@ -23,7 +23,9 @@ from lapwing.jacobian.network.unwrapping import unwrapped
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.metrics.elements import labelled
 from lapwing.predictive import Moments, Predictive
+from lapwing.predictive.temperature import WIDTH, sharpening_penalty
 
+_PIECE = 0.25  # of log T, in which the penalised loss has at most one minimum
 _REACH = 64.0  # the search spans e^±64 around the largest margin
 
 
@@ -50,28 +52,30 @@ class Temperature:
             raise ConfigError("a temperature > 0", f"{self.temperature}", "Temperature.fit(logits, targets)")
 
     @classmethod
-    def fit(cls, logits: Float[Tensor, "*n c"], targets: Tensor) -> Temperature:
-        """The temperature of least negative log-likelihood, to 1e-12 relative.
+    def fit(cls, logits: Float[Tensor, "*n c"], targets: Tensor, *, penalised: bool = True) -> Temperature:
+        """The temperature of least negative log-likelihood, to 1e-12 relative, where T < 1 with a penalty.
 
-        The NLL is convex in 1/T: its derivative has one zero, found by Brent's method in log T, in float64.
+        The NLL is convex in 1/T: its derivative has one zero, found by Brent's method in log T, in float64. If that is
+        below 1 the penalised T lies between it and 1. Tuning a posterior by held-out data has the same penalty.
 
-        Where all m examples are classified rightly, the NLL falls for ever as T → 0. The search then ends at the T at
-        which labels have a probability of (m + 1)/(m + 2) on average, Laplace's rule of succession: as sure as m
-        examples without a mistake make one. A network that is as sure of them already keeps T = 1.
+        Without it, where all m examples are classified rightly, the NLL falls for ever as T → 0. The search then ends
+        at the T at which labels have a probability of (m + 1)/(m + 2) on average, Laplace's rule of succession: as sure
+        as m examples without a mistake make one. A network that is as sure of them already keeps T = 1.
 
         Args:
             logits: Outputs of the network on examples it was not trained on, class axis last.
             targets: Labels ``[*n]``; -100 is ignored.
+            penalised: Whether sharpening costs ``(log T)² / (2 · 0.5²)`` nats beside the log likelihood of all labels.
 
         Raises:
             ShapeError: If the shapes do not match.
             DataError: If labels are impossible or logits not finite, or if they are no better than chance (T → ∞).
 
         Warns:
-            ConvergenceWarning: If every example is classified rightly.
+            ConvergenceWarning: If every example is classified rightly and there is no penalty.
 
         Cost:
-            About 20 softmaxes of the logits and three copies of them in float64.
+            About 20 softmaxes of the logits, where T < 1 about 40, and three copies of them in float64.
 
         Example:
             >>> logits = torch.tensor([[4.0, 0.0]]).expand(4, 2)
@@ -92,7 +96,10 @@ class Temperature:
         hint = "more held-out examples: most of them classified rightly, a few wrongly"
         if slope(high) >= 0:
             raise DataError("logits better than chance", "logits that are not: the best T is infinite", hint)
-        if slope(low) <= 0:
+        bounded = slope(low) > 0
+        if penalised and slope(0.0) < 0:
+            return cls(math.exp(_penalised(margins, slope, _root(slope, low, 0.0) if bounded else low)))
+        if not bounded:
             found = _by_succession(margins, low, high)
             warn(
                 f"all {len(margins)} held-out examples are classified rightly, which asks for T → 0: the search ended "
@@ -110,6 +117,37 @@ class Temperature:
         """
         single = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return torch.softmax(single / self.temperature, -1)
+
+
+def _penalised(margins: Float[Tensor, "m c"], slope: Callable[[float], float], low: float) -> float:
+    """The log T < 0 of least NLL with its penalty: of the zeros of the derivative the best, usually the only one.
+
+    Args:
+        margins: Logits less that of the label.
+        slope: Derivative of the mean NLL in 1/T, of log T.
+        low: The log T below which the NLL has no minimum.
+    """
+
+    def nll(log_temperature: float) -> float:
+        return float((margins * math.exp(-log_temperature)).logsumexp(1).sum())
+
+    def objective(log_temperature: float) -> float:
+        return nll(log_temperature) + sharpening_penalty(math.exp(log_temperature))
+
+    def derivative(log_temperature: float) -> float:
+        of_nll = -len(margins) * math.exp(-log_temperature) * slope(log_temperature)
+        return of_nll + log_temperature / WIDTH**2
+
+    furthest = -WIDTH * math.sqrt(2 * nll(0.0))  # where the penalty alone is the whole loss at T = 1
+    start = max(low, furthest)
+    pieces = 1 + math.ceil(-start / _PIECE)
+    points = [start * piece / pieces for piece in range(pieces, -1, -1)]
+    signs = [derivative(point) > 0 for point in points]
+    found = [0.0]
+    for piece in range(pieces):
+        if signs[piece + 1] and not signs[piece]:
+            found.append(_root(derivative, points[piece], points[piece + 1]))
+    return min(found, key=objective)
 
 
 def _by_succession(margins: Float[Tensor, "m c"], low: float, high: float) -> float:

@@ -13,7 +13,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.interpolation import weights_at
 from lapwing.tuning.held_out.outputs import LIMITS, Contracted, HeldOut, LookLimits, Solved, held_out_outputs
-from lapwing.tuning.held_out.search import mean_loss
+from lapwing.tuning.held_out.search import Point
 from tests.posterior_cases import STRUCTURES, problem
 
 
@@ -90,4 +90,4 @@ def test_some_positions_of_many_are_looked_at(name: str) -> None:
     expected = posterior.outputs(case.x)
     torch.testing.assert_close(found.mean, expected.mean.flatten(1, -2)[:, data.places])
     torch.testing.assert_close(found.variance, expected.variance.flatten(1, -2)[:, data.places], rtol=1e-2, atol=1e-9)
-    assert math.isfinite(mean_loss(data, [found], data.likelihood, "probit"))
+    assert math.isfinite(Point(data, data.likelihood, 0.0, [found]).trial("probit").loss)

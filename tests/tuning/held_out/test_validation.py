@@ -15,6 +15,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.evaluation.baselines import Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
+from lapwing.predictive.temperature import sharpening_penalty
 from tests.posterior_cases import Problem, labels, normal, problem, refused
 from tests.tuning.cases import at_step, fit, held_out
 
@@ -28,6 +29,11 @@ def nll(posterior: lw.Posterior, data: Any) -> float:
     return lw.evaluate(posterior, data, generator=torch.Generator().manual_seed(0))["nll"]
 
 
+def penalised(step: Any, targets: int) -> float:
+    """What a search minimises: the loss with the share of each target in what the temperature costs."""
+    return step.validation_nll + sharpening_penalty(step.temperature or 1.0) / targets
+
+
 class TestSearch:
     @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac", "low-rank", "nystrom"])
     @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical", "bernoulli"])
@@ -37,12 +43,12 @@ class TestSearch:
         case, posterior = fit(name, structure)
         batches = [(x, y) for x, y in zip(*(part.split(3) for part in held_out(case)), strict=True)]
         tuned = lw.tune(posterior, batches)
-        losses = [step.validation_nll for step in tuned.trace]
-        assert losses[-1] == min(losses) < max(losses)
-        assert nll(tuned, batches) == pytest.approx(losses[-1], rel=1e-4)
+        losses = [penalised(step, len(case.y[:8])) for step in tuned.trace]
+        assert losses[-1] == pytest.approx(min(losses), rel=1e-5) and losses[-1] < max(losses)
+        assert nll(tuned, batches) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
         for step in tuned.trace[:11:5]:
             there = at_step(posterior, step)
-            there = there if step.link is None else there.with_link(step.link)
+            there = there if step.link is None else there.with_link(step.link, step.temperature or 1.0)
             assert nll(there, batches) == pytest.approx(step.validation_nll, rel=1e-7)
             assert step.effective_dimension == pytest.approx(there.effective_dimension(), rel=1e-7)
 
@@ -50,7 +56,7 @@ class TestSearch:
     def test_is_the_best_of_a_fine_grid_of_all_links(self) -> None:
         case, posterior = fit("categorical")
         data = held_out(case)
-        tuned = lw.tune(posterior, data)
+        tuned = lw.tune(posterior, lw.Validation(data, temperature=False))
         fine = [posterior.with_hyperparameters(lw.Isotropic(10 ** (k / 10)), case.likelihood) for k in range(-60, 61)]
         losses = {
             link: [float(-one.predict(data[0], link).log_prob(data[1]).mean()) for one in fine]
@@ -115,20 +121,28 @@ class TestSearch:
 
 
 class TestTemperature:
-    def test_is_never_worse_than_temperature_scaling(self) -> None:
+    @pytest.mark.parametrize("scale", [0.2, 1.0, 9.0], ids=["timid", "trained", "bold"])
+    @pytest.mark.parametrize("structure", [lw.KFAC(), lw.Sampled(5, EXACT)], ids=["kfac", "sampled"])
+    def test_is_never_worse_than_temperature_scaling(self, structure: Any, scale: float) -> None:
+        """By what both minimise, the penalty on sharpening included. Labels are drawn from the network of scale 1."""
         model = problem("categorical").model
-        with torch.no_grad():
-            model[3].weight.mul_(9.0)
         x, new = normal(30, 3), normal(60, 3, seed=5)
-        y, targets = labels(30, classes=3), labels(60, classes=3, seed=6)
-        posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
-        tuned = lw.tune(posterior, lw.Validation((new, targets), temperature=True))
-        assert tuned.temperature == tuned.trace[-1].temperature != 1.0
+        honest = torch.softmax(3 * model(new).detach(), -1)
+        targets = torch.multinomial(honest, 1, generator=torch.Generator().manual_seed(6))[:, 0]
+        with torch.no_grad():
+            model[3].weight.mul_(3 * scale)
+            model[3].bias.mul_(3 * scale)
+        recipe = lw.Laplace(lw.Categorical(), structure=structure)
+        posterior = recipe.fit(model, (x, labels(30, classes=3)))
+        tuned = lw.tune(posterior, (new, targets))
+        assert tuned.temperature == tuned.trace[-1].temperature
         assert nll(tuned, (new, targets)) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
         logits = posterior.predict(new).logits.mean
-        scaled = Temperature.fit(logits, targets).probs(logits).gather(1, targets[:, None]).log().mean()
-        assert tuned.trace[-1].validation_nll < -float(scaled) + 1e-4
-        assert lw.tune(posterior, (new, targets)).temperature == 1.0
+        scaled = Temperature.fit(logits, targets)
+        loss = -float(scaled.probs(logits).gather(1, targets[:, None]).log().mean())
+        assert penalised(tuned.trace[-1], 60) < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
+        plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False))
+        assert plain.temperature == 1.0 and penalised(tuned.trace[-1], 60) < plain.trace[-1].validation_nll + 1e-5
 
 
 def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:
@@ -146,7 +160,7 @@ class TestSolves:
         assert len(tuned.trace) <= 4 + 2 + 1
         for step in tuned.trace:
             there = at_step(posterior, step)
-            there = there if step.link is None else there.with_link(step.link)
+            there = there if step.link is None else there.with_link(step.link, step.temperature or 1.0)
             assert step.validation_nll == pytest.approx(nll(there, data_of_solves(case)), rel=1e-6)
             assert step.log_marginal is None and step.effective_dimension is None
         assert type(tuned) is type(posterior)
@@ -185,8 +199,11 @@ class TestWhatItSays:
         _, posterior = fit("categorical", "kfac")
         x = normal(8, 3, seed=5)
         y = posterior.predict(x).labels
-        with pytest.warns(ConvergenceWarning, match=r"a precision of 100 \(.*\): these data want no added"):
-            lw.tune(posterior, lw.Validation((x, y), bounds=NARROW))
+        with pytest.warns(ConvergenceWarning, match=r"of 100 \(.*\): these data want no added .* Try the net"):
+            lw.tune(posterior, lw.Validation((x, y), bounds=NARROW, temperature=False))
+        with pytest.warns(ConvergenceWarning, match=r"of 1e\+12 \(.*\): .* but temperature scaling, .* by 0."):
+            tuned = lw.tune(posterior, (x, y))
+        assert 0.1 < tuned.temperature < 1.0
 
     @pytest.mark.parametrize(
         ("losses", "said"),
@@ -202,24 +219,28 @@ class TestWhatItSays:
         case, posterior = fit("categorical", "kfac")
         given = chain(losses, repeat(12.0))
 
-        def loss(_: Any, moments: Any, *__: Any) -> float:
-            return next(given) if float(moments[0].variance.sum()) else 9.0
+        def losses_of(_: Any, moments: Any, *__: Any, temperature: float) -> Tensor:
+            if temperature != 1.0:
+                return torch.full((8,), 20.0)
+            return torch.full((8,), next(given) if float(moments.variance.sum()) else 9.0)
 
-        monkeypatch.setattr("lapwing.tuning.held_out.search.mean_loss", loss)
+        monkeypatch.setattr("lapwing.tuning.held_out.search.held_out_losses", losses_of)
         with pytest.warns(ConvergenceWarning, match=said):
-            lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**1.6), link="probit"))
+            lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**1.6), link="probit", temperature=False))
 
     def test_where_no_weaker_prior_is_worth_a_trial_that_none_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The weaker the better, and a millionth of the precision is the weakest there is by default."""
         case, posterior = fit("categorical", "kfac")
         falling = count(8.0, -0.01)
 
-        def loss(_: Any, moments: Any, *__: Any) -> float:
-            return next(falling) if float(moments[0].variance.sum()) else 9.0
+        def losses_of(_: Any, moments: Any, *__: Any, temperature: float) -> Tensor:
+            if temperature != 1.0:
+                return torch.full((8,), 20.0)
+            return torch.full((8,), next(falling) if float(moments.variance.sum()) else 9.0)
 
-        monkeypatch.setattr("lapwing.tuning.held_out.search.mean_loss", loss)
+        monkeypatch.setattr("lapwing.tuning.held_out.search.held_out_losses", losses_of)
         with pytest.warns(ConvergenceWarning, match=r"weakest prior .* Try weights=All\(\) if fewer"):
-            lw.tune(posterior, lw.Validation(held_out(case), link="probit"))
+            lw.tune(posterior, lw.Validation(held_out(case), link="probit", temperature=False))
 
     def test_nothing_where_the_best_lies_inside(self) -> None:
         case, posterior = fit("gaussian")

@@ -109,6 +109,9 @@ class HeldOut(abc.ABC, Generic[P]):
     refinements: ClassVar[int]
     """Most factors that a search tries between those of its grid."""
 
+    halvings: ClassVar[int]
+    """Times an interval between two factors of the grid is halved to tell where data begin to reject them."""
+
     patience: ClassVar[int | None]
     """Factors, none better than the best before, after which a search over the grid gives up; ``None`` for never."""
 
@@ -195,7 +198,8 @@ class Contracted(HeldOut[P]):
         parts: Of each batch that is looked at the moments at the first factor, and what spreads them at every one.
     """
 
-    refinements = 9  # three of each link
+    refinements = 18  # three of each link, with a temperature and without
+    halvings = 3
     patience = None
 
     available: int = field(init=False)
@@ -338,6 +342,7 @@ class Solved(HeldOut[P]):
     """
 
     refinements = 2
+    halvings = 0
     patience = 2
 
     latest: P = field(init=False)

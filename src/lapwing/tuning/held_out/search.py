@@ -12,28 +12,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConvergenceWarning, DataError, NumericalError, warn
+from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
+from lapwing.predictive.temperature import sharpening_penalty
 from lapwing.tuning.held_out.outputs import HeldOut
+from lapwing.tuning.held_out.temperature import least_temperature
+from lapwing.tuning.held_out.trial import CLOSE, ROUNDING, Curve, Found, Trial, difference, least, mean_of
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
-from lapwing.tuning.parabola import vertex
 from lapwing.tuning.result import measured_step, step_of, tunes_noise, with_hyperparameters
 
 logger = logging.getLogger(__name__)
 
-TEMPERATURES = (0.05, 20.0)
-"""Temperatures tried."""
-
-CLOSE = 0.02
-"""Where the search ends: a difference in the logarithm of the precision that no loss can tell."""
-
-FINE = 2**-10
-"""Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
+CERTAIN = 1e12
+"""A prior precision under which the posterior is the network, to the last digit."""
 
 WEAKEST = 1e-6
 """Factor of the prior precisions beyond which a weaker prior is no advice."""
@@ -44,34 +40,14 @@ OTHERWISE = (
 )
 """What to try where no weaker prior helps."""
 
+GIVEN_UP = 1.0
+"""Standard errors by which the last precision is worse than the best where no weaker one is solved for."""
+
 ENOUGH = 3
 """Precisions that are tried, however long each takes."""
 
 MEASURED = 2**22
 """Most weights for which the evidence is measured at every precision tried, and not at the best alone."""
-
-ROUNDING = 1e-6
-"""Relative difference of losses that is none, in single precision."""
-
-
-@final
-@dataclass(frozen=True)
-class Trial:
-    """What was found at a prior precision.
-
-    Args:
-        log_factor: Logarithm of the precisions over those of the start.
-        loss: Mean negative log predictive density, nats.
-        link: The link.
-        temperature: Its temperature.
-        noise: Noise precision over that of the start.
-    """
-
-    log_factor: float
-    loss: float
-    link: Link
-    temperature: float = 1.0
-    noise: float = 1.0
 
 
 @final
@@ -79,7 +55,8 @@ class Trial:
 class HeldOutSearch(Generic[P]):
     """Minimises the loss of held-out data: of all links on a coarse grid of precisions, then of each by parabolas.
 
-    The links take turns, the best first.
+    The links take turns, the best first, each without a temperature and with one. What the data cannot tell apart is
+    decided for the simpler: no temperature, the first link, the strongest prior.
 
     Args:
         name: Of the method, for its warnings.
@@ -87,6 +64,7 @@ class HeldOutSearch(Generic[P]):
         links: Links to choose from, for classes.
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
         temperature: Whether a temperature of the logits is chosen too.
+        network: Whether the network itself may be chosen, as the posterior of a prior that leaves no uncertainty.
         unchanged: What to say where the strongest prior is the best; ``None`` for what suits held-out data.
     """
 
@@ -95,6 +73,7 @@ class HeldOutSearch(Generic[P]):
     links: tuple[Link, ...]
     noise: bool = False
     temperature: bool = False
+    network: bool = False
     unchanged: str | None = None
 
     def run(self, progress: bool | None) -> P:
@@ -107,135 +86,209 @@ class HeldOutSearch(Generic[P]):
         Warns:
             ConvergenceWarning: If that is at an end of the range, or worse than the network alone.
         """
-        trials = list[Trial]()
-        interrupted = False
+        found = self.found(progress)
+        best = self._simplest([trial for curve in found.eligible for trial in curve.whole])
+        if not math.isfinite(best.loss):
+            raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
+        if found.interrupted:
+            said = f"{self.name}: interrupted after {len(found.visited)} precisions: the best of them is taken"
+            warn(said, ConvergenceWarning)
+        else:
+            self._judge(found, best)
+        error = mean_of(self.data, best.losses).error
+        self._tell(best, error)
+        return self._result(found, best, error)
+
+    def found(self, progress: bool | None) -> Found:
+        """What there is to choose from."""
+        found = Found(self._curves())
         most = len(self.data.grid) + self.data.refinements
         with Bar(self.name.lower(), unit="precisions", most=most, progress=progress) as bar:
             try:
-                curves = self._coarse(trials, bar)
-                self._fine(curves, trials, bar)
+                self._coarse(found, bar)
+                self._fine(found, bar)
             except KeyboardInterrupt:
-                if not trials:
+                if not found.visited:
                     raise
-                interrupted = True
-        best = least(trials)
-        if not math.isfinite(best.loss):
-            raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
-        if interrupted:
-            said = f"{self.name}: interrupted after {len(trials)} precisions: the best of them is taken"
-            warn(said, ConvergenceWarning)
-        else:
-            self._judge(best)
-        error = self._error(best)
-        self._tell(best, error)
-        return self._result(trials, best, error)
+                found.interrupted = True
+        return found
 
-    def _coarse(self, trials: list[Trial], bar: Bar) -> list[list[Trial]]:
-        """Try the grid, from strong priors on, until weaker ones no longer help where each is a solve.
+    def weakest_not_rejected(self, found: Found, errors: float = 1.0) -> Trial:
+        """The weakest precision that the data do not reject: from the best to it none is worse by ``errors``.
+
+        Losses are compared target by target, those of classes each after a temperature of its own: a precision is
+        judged by what it says of one input against another, and not by how sure it is of all of them.
 
         Args:
-            trials: The best at each precision is added to them.
-            bar: Progress.
+            found: What was found along the precisions.
+            errors: Standard errors of the mean difference from the best by which a precision is rejected.
 
-        Returns:
-            Of each link the trials at all precisions.
+        Cost:
+            No pass through the network. Where each precision is a solve the answer is one of those tried.
         """
-        curves: list[list[Trial]] = [[] for _ in self.links]
-        for log_factor in self.data.grid:
-            here = self._at(log_factor, self.links)
-            bar.check()
-            for curve, trial in zip(curves, here, strict=True):
-                curve.append(trial)
-            trials.append(least(here))
-            bar.update()
-            if self._given_up(trials) or self._out_of_time(trials):
-                break
+        own = [curve for curve in found.curves if curve.scaled] or found.curves
+        at_each = dict[float, list[Trial]]()
+        for curve in own:
+            for trial in curve.whole:
+                at_each.setdefault(trial.log_factor, []).append(trial)
+        path = [least(at_each[log_factor]) for log_factor in sorted(at_each, reverse=True)]
+        best = least(path)
+        weakest = best
+        for trial in path[path.index(best) + 1 :]:
+            if self._rejects(trial, best, errors):
+                return self._weakest_between(found, own, best, (weakest, trial), errors)
+            weakest = trial
+        return weakest
+
+    def _weakest_between(
+        self, found: Found, curves: Sequence[Curve], best: Trial, ends: tuple[Trial, Trial], errors: float
+    ) -> Trial:
+        """The weakest that is not rejected between one that is not and one that is, by halving."""
+        weakest, rejected = ends
+        for _ in range(self.data.halvings):
+            log_factor = (min(weakest.log_factor, self.data.grid[0]) + rejected.log_factor) / 2
+            middle = least(self.trials_at(found, log_factor, self.data.moments(log_factor), curves))
+            if self._rejects(middle, best, errors):
+                rejected = middle
+            else:
+                weakest = middle
+        return weakest
+
+    def _rejects(self, trial: Trial, best: Trial, errors: float) -> bool:
+        """Whether a trial is worse than the best by so many standard errors, or not to be compared."""
+        apart = difference(self.data, trial, best)
+        return math.isinf(apart.value) or apart.value > errors * apart.error
+
+    def _curves(self) -> list[Curve]:
+        """One of each link, and of each with a temperature; of the first link that also where none is chosen."""
+        curves = [Curve(link) for link in self.links]
+        if self.data.likelihood.labels:
+            scaled = self.links if self.temperature else self.links[:1]
+            curves += [Curve(link, scaled=True, eligible=self.temperature) for link in scaled]
         return curves
 
-    def _given_up(self, trials: list[Trial]) -> bool:
-        """Whether the last few precisions of the grid were no better than the best before."""
-        if self.data.patience is None:
-            return False
-        losses = [trial.loss for trial in trials]
-        best = losses.index(min(losses))
-        since = len(losses) - 1 - best
-        return since >= self.data.patience and losses[-1] > losses[best]
+    def _simplest(self, trials: Sequence[Trial]) -> Trial:
+        """Of those as good as the best one without a temperature, then of an early link, then of a strong prior."""
 
-    def _out_of_time(self, trials: list[Trial]) -> bool:
-        """Whether the seconds are spent, and enough was tried to know which way is better."""
-        return len(trials) >= ENOUGH and self.data.exhausted
+        def complexity(trial: Trial) -> tuple[bool, int, float]:
+            return trial.temperature != 1.0, self.links.index(trial.link), -trial.log_factor
 
-    def _fine(self, curves: list[list[Trial]], trials: list[Trial], bar: Bar) -> None:
-        """Try the vertex of the parabola of one link after the other, the one with the fewest trials first.
+        return least(sorted(trials, key=complexity))
+
+    def _coarse(self, found: Found, bar: Bar) -> None:
+        """Try the network, then the grid from strong priors on, until weaker ones no longer help where each is a solve.
 
         Args:
-            curves: Of each link its trials, to which others are added.
-            trials: The others are added to them too.
+            found: What is found is added to it.
+            bar: Progress.
+        """
+        for log_factor in self.data.grid:
+            moments = self.data.moments(log_factor)
+            if not found.visited:
+                self._visit_network(found, moments)
+            self._visit(found, log_factor, moments, found.curves)
+            bar.check()
+            bar.update()
+            if self._given_up(found.visited) or self._out_of_time(found.visited):
+                break
+
+    def _visit_network(self, found: Found, moments: Sequence[Moments | WideMoments]) -> None:
+        """Add what the network itself is worth, whose outputs are the means of any moments."""
+        certain = [Moments.certain(part.mean) for part in moments]
+        found.plain = Point(self.data, self.data.likelihood, 0.0, certain).trial("probit").loss
+        log_certain = math.log(CERTAIN / float(self.data.posterior.prior_precisions.min()))
+        if self.network and log_certain > self.data.grid[0]:
+            for curve, trial in zip(
+                found.curves, self.trials_at(found, log_certain, certain, found.curves), strict=True
+            ):
+                curve.network = trial
+
+    def _visit(
+        self, found: Found, log_factor: float, moments: Sequence[Moments | WideMoments], curves: Sequence[Curve]
+    ) -> None:
+        """Add to some curves what is found at a precision, and the best of it to what was visited."""
+        trials = self.trials_at(found, log_factor, moments, curves)
+        for curve, trial in zip(curves, trials, strict=True):
+            curve.trials.append(trial)
+        found.visited.append(self._simplest([curve.trials[-1] for curve in curves if curve.eligible]))
+
+    def _given_up(self, visited: list[Trial]) -> bool:
+        """Whether the last few precisions of the grid were no better than the best before, and the last is rejected."""
+        if self.data.patience is None:
+            return False
+        losses = [trial.objective for trial in visited]
+        best = losses.index(min(losses))
+        since = len(losses) - 1 - best
+        return since >= self.data.patience and self._rejects(visited[-1], visited[best], GIVEN_UP)
+
+    def _out_of_time(self, visited: list[Trial]) -> bool:
+        """Whether the seconds are spent, and enough was tried to know which way is better."""
+        return len(visited) >= ENOUGH and self.data.exhausted
+
+    def _fine(self, found: Found, bar: Bar) -> None:
+        """Try the vertex of the parabola of one curve after the other, the one with the fewest trials first.
+
+        Args:
+            found: What is found is added to it.
             bar: Progress.
         """
         for _ in range(self.data.refinements):
-            open_curves = [curve for curve in curves if between(curve) is not None]
-            if not open_curves or self._out_of_time(trials):
+            unfinished = [curve for curve in found.eligible if curve.between is not None]
+            if not unfinished or self._out_of_time(found.visited):
                 return
-            curve = min(open_curves, key=lambda one: (len(one), least(one).loss))
-            log_factor = between(curve)
+            curve = min(unfinished, key=lambda one: (len(one.trials), one.lowest))
+            log_factor = curve.between
             assert log_factor is not None
-            (here,) = self._at(log_factor, (curve[0].link,))
+            self._visit(found, log_factor, self.data.moments(log_factor), [curve])
             bar.check()
-            curve.append(here)
-            trials.append(here)
             bar.update()
 
-    def _at(self, log_factor: float, links: tuple[Link, ...]) -> list[Trial]:
-        """The least loss of each link at a prior precision, over temperatures or the noise."""
-        moments = self.data.moments(log_factor)
+    def trials_at(
+        self, found: Found, log_factor: float, moments: Sequence[Moments | WideMoments], curves: Sequence[Curve]
+    ) -> list[Trial]:
+        """What is found at a prior precision on each curve, over temperatures or the noise."""
+        point = self._point(log_factor, moments)
+        trials = dict[tuple[Link, bool], Trial]()
+        for curve in curves:
+            first = next((one for (_, scaled), one in trials.items() if scaled == curve.scaled), None)
+            unscaled = trials.get((curve.link, False))
+            if first is not None and found.is_plain(next(iter(trials.values()))):
+                trial = replace(first, link=curve.link)  # outputs as good as certain are read alike by every link
+            elif curve.scaled:
+                start = first or min(curve.trials, key=lambda one: one.objective, default=None)
+                trial = point.with_temperature(curve.link, unscaled, 1.5 if start is None else start.temperature)
+            else:
+                trial = point.trial(curve.link)
+            trials[curve.link, curve.scaled] = trial
+        return list(trials.values())
+
+    def _point(self, log_factor: float, moments: Sequence[Moments | WideMoments]) -> Point:
+        """The moments of a prior precision, with the best noise where one is chosen."""
         likelihood = self.data.likelihood
-        noise = 1.0
-        if isinstance(likelihood, Gaussian) and tunes_noise(self.data.posterior, self.noise):
-            noise = noise_factor(self.data, likelihood, moments)
-            likelihood = likelihood.scaled(noise)
-            moments = [part.widened(1 / noise) for part in moments]
-        plain = self._plain(moments) if len(links) > 1 and not self.temperature else None
-        found = list[Trial]()
-        for link in links:
-            if found and plain is not None and abs(found[0].loss - plain) <= ROUNDING * abs(plain):
-                found.append(replace(found[0], link=link))  # outputs as good as certain are read alike by every link
-                continue
-            temperature = self._temperature(moments, likelihood, link) if self.temperature else 1.0
-            loss = mean_loss(self.data, moments, likelihood, link, temperature)
-            found.append(Trial(log_factor, loss, link, temperature, noise))
-        return found
+        if not isinstance(likelihood, Gaussian) or not tunes_noise(self.data.posterior, self.noise):
+            return Point(self.data, likelihood, log_factor, moments)
+        noise = noise_factor(self.data, likelihood, moments)
+        widened = [part.widened(1 / noise) for part in moments]
+        return Point(self.data, likelihood.scaled(noise), log_factor, widened, noise)
 
-    def _temperature(self, moments: Sequence[Moments | WideMoments], likelihood: Likelihood, link: Link) -> float:
-        """The temperature of least loss."""
-        from scipy.optimize import minimize_scalar  # half a second to import
-
-        def loss(log_temperature: float) -> float:
-            return mean_loss(self.data, moments, likelihood, link, math.exp(log_temperature))
-
-        bounds = tuple(math.log(value) for value in TEMPERATURES)
-        options = {"xatol": CLOSE, "maxiter": 12}
-        found: Any = minimize_scalar(loss, bounds=bounds, method="bounded", options=options)
-        return math.exp(float(found.x))
-
-    def _plain(self, moments: Sequence[Moments | WideMoments]) -> float:
-        """The loss of the network alone, whose outputs are the means of these moments."""
-        certain = [Moments.certain(part.mean) for part in moments]
-        return mean_loss(self.data, certain, self.data.likelihood, "probit")
-
-    def _judge(self, best: Trial) -> None:
+    def _judge(self, found: Found, best: Trial) -> None:
         """Warn where the best is no answer."""
         grid = self.data.grid
-        plain = self._plain(self.data.moments(best.log_factor))
+        plain = found.plain
         precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
-        if best.log_factor == grid[0] and self.unchanged is not None:
+        if best.log_factor >= grid[0] and self.unchanged is not None:
             said = self.unchanged
-        elif best.log_factor == grid[0]:
-            said = (
-                f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses}): "
-                "these data want no added uncertainty. Try the network as it is, or other data"
-            )
+        elif best.log_factor >= grid[0]:
+            strongest = f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses})"
+            if best.temperature == 1.0:
+                said = f"{strongest}: these data want no added uncertainty. Try the network as it is, or other data"
+            else:
+                said = (
+                    f"{strongest}: these data want no added uncertainty but temperature scaling, logits divided by "
+                    f"{best.temperature:.3g}. Try baselines.PlainNetwork(model).calibrated(data), which predicts so "
+                    "too, or other data"
+                )
         elif best.loss > plain + ROUNDING * abs(plain):
             said = (
                 f"its best posterior is worse than the network on the data it judges by ({losses}). "
@@ -252,15 +305,6 @@ class HeldOutSearch(Generic[P]):
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
 
-    def _error(self, best: Trial) -> float:
-        """Standard error of the least loss, over the targets."""
-        moments = self.data.moments(best.log_factor)
-        likelihood = self.data.likelihood
-        if best.noise != 1.0 and isinstance(likelihood, Gaussian):
-            likelihood = likelihood.scaled(best.noise)
-            moments = [part.widened(1 / best.noise) for part in moments]
-        return standard_error(self.data, moments, likelihood, best)
-
     def _tell(self, best: Trial, error: float) -> None:
         """Log by how many examples the choice was made; where there were more, what would look at them."""
         data = self.data
@@ -274,9 +318,9 @@ class HeldOutSearch(Generic[P]):
         hint = f", as seconds={data.budget.seconds:.3g} allows; seconds=None looks at all of them"
         logger.warning(words, self.name, data.examples, data.given, spent, found, factor, hint)
 
-    def _result(self, trials: list[Trial], best: Trial, error: float) -> P:
-        """The posterior of the best of some trials, with all of them in its trace."""
-        steps = [self._step(trial) for trial in trials]
+    def _result(self, found: Found, best: Trial, error: float) -> P:
+        """The posterior of the best, with what was visited in its trace."""
+        steps = [self._step(trial) for trial in found.visited]
         last = replace(self._step(best, measured=True), validation_error=error)
         there = self.data.posterior_at(best.log_factor)
         tuned = with_hyperparameters(there, self._hyperparameters(best), (*steps, last))
@@ -299,6 +343,59 @@ class HeldOutSearch(Generic[P]):
         if not posterior.likelihood.labels:
             return step
         return replace(step, link=trial.link, temperature=trial.temperature)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Point:
+    """The outputs at one prior precision, to be read by any link at any temperature.
+
+    Args:
+        data: The held-out data.
+        likelihood: p(y | f), with the noise there.
+        log_factor: Logarithm of the precisions over those of the start.
+        moments: Outputs of each batch.
+        noise: Noise precision over that of the start.
+    """
+
+    data: HeldOut[Any]
+    likelihood: Likelihood
+    log_factor: float
+    moments: Sequence[Moments | WideMoments]
+    noise: float = 1.0
+
+    def trial(self, link: Link, temperature: float = 1.0) -> Trial:
+        """What one link finds at one temperature.
+
+        Raises:
+            DataError: If there is no target.
+        """
+        parts = list[Tensor]()
+        for part, batch in zip(self.moments, self.data.batches, strict=True):
+            losses = self.data.losses(self.likelihood, part, batch.targets, link, temperature)
+            parts.append(wide(losses).cpu())
+        losses = torch.cat(parts)
+        mean = mean_of(self.data, losses)
+        penalty = sharpening_penalty(temperature) / mean.targets
+        return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, losses)
+
+    def with_temperature(self, link: Link, unscaled: Trial | None, start: float) -> Trial:
+        """What one link finds at its best temperature.
+
+        Args:
+            link: The link.
+            unscaled: What it found without a temperature, where that is known.
+            start: The temperature to begin with.
+        """
+        trials = {} if unscaled is None else {1.0: unscaled}
+
+        def objective(temperature: float) -> float:
+            trials[temperature] = self.trial(link, temperature)
+            return trials[temperature].objective
+
+        known = {temperature: one.objective for temperature, one in trials.items()}
+        least_temperature(objective, known, start)
+        return min(trials.values(), key=lambda one: one.objective)
 
 
 def squared_residuals(
@@ -351,65 +448,3 @@ def candidates(posterior: Posterior, link: Link | None) -> tuple[Link, ...]:
     if isinstance(posterior.likelihood, Categorical):
         return "probit", "pairwise", "qmc"
     return "probit", "qmc"
-
-
-def least(trials: Sequence[Trial]) -> Trial:
-    """The first whose loss is the least, to ``ROUNDING``: the simplest link, the strongest prior."""
-    loss = min(one.loss for one in trials)
-    return next(one for one in trials if one.loss <= loss + ROUNDING * abs(loss))
-
-
-def between(curve: Sequence[Trial]) -> float | None:
-    """Where to look next: the vertex of a parabola; ``None`` at an end, or where it is ``CLOSE`` to the best."""
-    best = min(curve, key=lambda trial: trial.loss)
-    found = vertex((trial.log_factor, trial.loss) for trial in curve)
-    if found is None or abs(found[0] - best.log_factor) < CLOSE:
-        return None
-    return FINE * round(found[0] / FINE)
-
-
-def standard_error(
-    data: HeldOut[Any], moments: Sequence[Moments | WideMoments], likelihood: Likelihood, best: Trial
-) -> float:
-    """Standard error of ``mean_loss``, nats: that of the mean of as many targets as there are.
-
-    Args:
-        data: The held-out data.
-        moments: Outputs of each batch.
-        likelihood: p(y | f).
-        best: Has the link, the temperature and the mean.
-    """
-    squares = 0.0
-    counted = 0.0
-    for part, batch in zip(moments, data.batches, strict=True):
-        losses = data.losses(likelihood, part, batch.targets, best.link, best.temperature)
-        squares += float((wide(losses) - best.loss).square().sum())
-        counted += losses.numel()
-    squares, counted = data.added(squares, counted)
-    return math.sqrt(squares / (counted - 1) / counted) if counted > 1 else math.inf
-
-
-def mean_loss(
-    data: HeldOut[Any],
-    moments: Sequence[Moments | WideMoments],
-    likelihood: Likelihood,
-    link: Link,
-    temperature: float = 1.0,
-) -> float:
-    """Mean negative log predictive density of the targets of held-out data, nats.
-
-    Raises:
-        DataError: If there is none.
-    """
-    total = 0.0
-    counted = 0.0
-    for part, batch in zip(moments, data.batches, strict=True):
-        losses = data.losses(likelihood, part, batch.targets, link, temperature)
-        total += float(wide(losses).sum())
-        counted += losses.numel()
-    total, counted = data.added(total, counted)
-    if not counted:
-        raise DataError(
-            "held-out data with a target", "ignored labels alone", "other data, or labels that are not -100"
-        )
-    return math.inf if math.isnan(total) else total / counted
