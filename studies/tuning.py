@@ -69,8 +69,8 @@ class Case:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """All cases."""
-    for case in cases(setting):
+    """All cases, those that test first."""
+    for case in sorted(cases(setting), key=lambda case: case.chooses):
         names = {"pair": case.name, "posterior": case.kind, "chooses": case.chooses}
         yield setting.resumed(names, partial(_row, case))
 

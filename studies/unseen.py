@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
 from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Pair, cifar10, digits, generator, mnist, standardised
@@ -45,8 +46,8 @@ def _of_images(setting: Setting) -> Iterator[tuple[str, Callable[[int], Task]]]:
     yield name, partial(_mnist, name, setting, 2000, 6, lambda: residual(1, 10, 49))
     name = "CIFAR-10 1000, residual CNN with batch norm, 20 epochs"
     yield name, partial(_cifar, name, setting, 1000, 20, lambda: residual(3, 10, 64))
-    name = "CIFAR-10 3000, residual CNN with batch norm, 6 epochs"
-    yield name, partial(_cifar, name, setting, 3000, 6, lambda: residual(3, 10, 64))
+    name = "CIFAR-10 halved 1500, residual CNN with batch norm, 6 epochs"
+    yield name, partial(_halved, name, setting, 1500, 6, lambda: residual(3, 10, 16))
 
 
 def _of_tables(setting: Setting) -> Iterator[tuple[str, Callable[[int], Task]]]:
@@ -127,6 +128,12 @@ def _mnist(name: str, setting: Setting, size: int, epochs: int, build: Callable[
 def _cifar(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
     split = cifar10(setting.folder, CHECKPOINTS["resnet20"])
     return task_of(name, _some(split.train, size + 1500, seed), size, seed, epochs, build)
+
+
+def _halved(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
+    """Photographs of half the height and width."""
+    x, y = _some(cifar10(setting.folder, CHECKPOINTS["resnet20"]).train, size + 1500, seed)
+    return task_of(name, (avg_pool2d(x, 2), y), size, seed, epochs, build)
 
 
 def _some(data: Pair, count: int, seed: int) -> Pair:
