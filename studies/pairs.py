@@ -76,7 +76,7 @@ class Tagger(nn.Module):
         return self.out(self.rnn(self.embed(ids))[0])
 
 
-def _case(
+def task_of(
     name: str, data: Pair, size: int, seed: int, epochs: int, build: Callable[[], nn.Module], **axes: int
 ) -> Task:
     """Shuffled data, ``size`` to train on by Adam without a prior, of the rest a third to validate on."""
@@ -94,13 +94,13 @@ def _case(
 
 
 def _digits(name: str, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
-    return _case(name, digits(None, 1797).train, size, seed, epochs, build)
+    return task_of(name, digits(None, 1797).train, size, seed, epochs, build)
 
 
 def _mnist(name: str, setting: Setting, size: int, epochs: int, build: Callable[[], nn.Module], seed: int) -> Task:
     split = mnist(setting.folder)
     order = torch.randperm(len(split.y_train), generator=generator(seed))[: size + 1500]
-    return _case(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
+    return task_of(name, (split.x_train[order], split.y_train[order]), size, seed, epochs, build)
 
 
 def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Task:
@@ -111,7 +111,7 @@ def _table(name: str, table: str, size: int, epochs: int, seed: int) -> Task:
     classes = len(found.target_names)
     x = (x - x.mean(0)) / x.std(0)
     build = partial(flat, x.shape[1], classes, 20)
-    return _case(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
+    return task_of(name, (x, torch.tensor(found.target).long()), size, seed, epochs, build)
 
 
 def _generated(name: str, noise: float, epochs: int, seed: int) -> Task:
@@ -123,7 +123,7 @@ def _generated(name: str, noise: float, epochs: int, seed: int) -> Task:
     y = cluster % 3
     flipped = torch.rand(1500, generator=source) < noise
     y = torch.where(flipped, torch.randint(0, 3, (1500,), generator=source), y)
-    return _case(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
+    return task_of(name, (x, y), 300, seed, epochs, partial(flat, 12, 3))
 
 
 def _shapes(name: str, seed: int) -> Task:
@@ -143,7 +143,7 @@ def _shapes(name: str, seed: int) -> Task:
         layers = [nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, 8, 5, padding=2), nn.ReLU()]
         return nn.Sequential(*layers, nn.Conv2d(8, 3, 1))
 
-    return _case(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
+    return task_of(name, (x[:, None], y), 60, seed, 30, build, event_dim=2, class_dim=1)
 
 
 def _sequences(name: str, seed: int) -> Task:
@@ -154,4 +154,4 @@ def _sequences(name: str, seed: int) -> Task:
     y = (ids + 2 * before) % 4
     random = torch.rand(260, 12, generator=source) < 0.05
     y = torch.where(random, torch.randint(0, 4, (260, 12), generator=source), y)
-    return _case(name, (ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)
+    return task_of(name, (ids, y), 160, seed, 60, partial(Tagger, 20, 4), event_dim=1)

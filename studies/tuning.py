@@ -1,18 +1,24 @@
 """What ``lw.tune(posterior)`` does to a classifier without held-out data, beside plain and temperature-scaled.
 
-    python -m studies.tuning --data DIR --json FILE [--quick]
+    python -m studies.tuning --data DIR --json FILE [--quick] [--only trained unseen resnets]
 
 A row a pair of network and data, and posterior: the NLL of the test data, its difference from the plain network's and
 from temperature scaling's (which has validation data), each with the standard error of the paired differences, nats.
-The last row counts the pairs that are better than plain, and those that are worse by more than two standard errors.
-With the strongest prior a posterior all but equals the network, and its standard error is as small: such ties are
-counted apart too.
+
+Networks on which the rule was chosen are no test of it. Of every four of ``studies.pairs`` two choose and two test, of
+the ResNets one chooses; all of ``studies.unseen`` test. A last row for each counts those that are better than plain and
+those worse by more than two standard errors. With the strongest prior a posterior all but equals the network,
+and its standard error is as small: such ties are counted apart too.
+
+Tuning has no budget of seconds, so that a busy machine gives the same numbers.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,44 +29,115 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
-from benchmarks.tasks import Task, moments, probabilities
+from benchmarks.tasks import RESNETS, Task, moments, probabilities
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.predictive import Moments
 from lapwing.tuning.held_out.mixup import FACTORS
+from lapwing.tuning.tune import default
+from studies import pairs, unseen
 from studies.links import losses
-from studies.pairs import recipes
 
 LAST: dict[str, Any] = {"structure": lw.Full(view="weights"), "weights": lw.LastLayer()}
+
+MIXTURES = 128
+"""Mixtures on which a ResNet of which all weights are uncertain is tuned."""
 
 TIE = 1e-3
 """Relative difference from plain below which a posterior of the strongest prior is the network."""
 
 
+@dataclass(frozen=True)
+class Case:
+    """A row to be.
+
+    Args:
+        name: Of network and data.
+        chooses: Whether the rule was chosen on this network.
+        make: The network and its data.
+        kind: Of posterior.
+        options: Those of ``Laplace``.
+        method: What the default is told.
+    """
+
+    name: str
+    chooses: bool
+    make: Callable[[], Task]
+    kind: str
+    options: Mapping[str, Any]
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+
 def rows(setting: Setting) -> Iterator[Row]:
-    """All pairs."""
-    for number, (_, make) in enumerate(list(recipes(setting))[: 2 if setting.quick else None]):
-        case = make(number)
-        yield measured(case, "KFAC", structure=lw.KFAC())
-        if number % 6 == 0:
-            yield measured(case, "64 draws", structure=lw.Sampled(64))
-        if number % 6 == 3:
-            yield measured(case, "last layer", **LAST)
-        if number % 6 == 4:
-            yield measured(case, "Nyström", structure=lw.Nystrom(50))
-    for name in () if setting.quick else ("ella_resnet20", "resnet20"):
-        yield measured(Task.read(name, setting, 2000), "last layer", **LAST)
-        yield measured(Task.read(name, setting, 1000), "KFAC", structure=lw.KFAC())
+    """All cases, those that test first."""
+    for case in sorted(cases(setting), key=lambda case: case.chooses):
+        names = {"pair": case.name, "posterior": case.kind, "chooses": case.chooses}
+        yield setting.resumed(names, partial(_row, case))
 
 
-def measured(case: Task, kind: str, **options: Any) -> Row:
-    """One pair and posterior, tuned by default; the options are those of ``Laplace``."""
+def _row(case: Case) -> Row:
+    return measured(case.make(), case.options, case.method)
+
+
+def cases(setting: Setting) -> Iterator[Case]:
+    """All of them, or of the groups that are asked for."""
+    groups = {"trained": trained, "unseen": unmet, "resnets": resnets}
+    for group in setting.among(groups):
+        yield from groups[group](setting)
+
+
+def trained(setting: Setting) -> Iterator[Case]:
+    """Those of ``studies.pairs``."""
+    more: dict[int, tuple[str, dict[str, Any]]] = {
+        0: ("64 draws", {"structure": lw.Sampled(64)}),
+        3: ("last layer", LAST),
+        4: ("Nyström", {"structure": lw.Nystrom(50)}),
+    }
+    for number, (name, make) in enumerate(list(pairs.recipes(setting))[: 2 if setting.quick else None]):
+        build = partial(make, number)
+        chooses = number % 4 < 2
+        yield Case(name, chooses, build, "KFAC", {"structure": lw.KFAC()})
+        if number % 6 in more:
+            yield Case(name, chooses, build, *more[number % 6])
+
+
+def unmet(setting: Setting) -> Iterator[Case]:
+    """Those of ``studies.unseen``."""
+    if setting.quick:
+        return
+    for number, (name, make) in enumerate(unseen.recipes(setting)):
+        build = partial(make, number)
+        yield Case(name, False, build, "KFAC", {"structure": lw.KFAC()})
+        if number % 5 == 0:
+            yield Case(name, False, build, "last layer", LAST)
+
+
+def resnets(setting: Setting) -> Iterator[Case]:
+    """ResNets trained elsewhere; with all weights of fewer mixtures, about as many as the usual budget buys."""
+    for name in () if setting.quick else RESNETS:
+        chooses = name == "resnet20"
+        yield Case(name, chooses, partial(Task.read, name, setting, 2000), "last layer", LAST)
+        fewer = {"examples": MIXTURES}
+        yield Case(name, chooses, partial(Task.read, name, setting, 1000), "KFAC", {"structure": lw.KFAC()}, fewer)
+
+
+def measured(case: Task, options: Mapping[str, Any], method: Mapping[str, Any]) -> Row:
+    """One network and posterior, tuned by default.
+
+    Args:
+        case: The network and its data.
+        options: Those of ``Laplace``.
+        method: What ``Mixup`` is told, where it is the default.
+    """
     recipe = lw.Laplace(case.likelihood, **options)
     posterior, fitting = timed(lambda: recipe.fit(case.model, case.train, generator=generator()))
+    chosen = default(posterior)
+    if isinstance(chosen, lw.Mixup):
+        chosen = replace(chosen, seconds=None, **method)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tuned, tuning = timed(lambda: lw.tune(posterior))
-    row: Row = {"pair": case.name, "posterior": kind, "fit_seconds": fitting, "tune_seconds": tuning}
+        tuned, tuning = timed(lambda: lw.tune(posterior, chosen))
+    row: Row = {"fit_seconds": fitting, "tune_seconds": tuning}
     ours, plain = losses_of(tuned, case.test)
     scaled = temperature_scaled(case)
     row |= {"link": tuned.link, "precision": float(tuned.prior_precisions[0]), "method": _method(tuned)}
@@ -89,13 +166,29 @@ def temperature_scaled(case: Task) -> Tensor | None:
     return None if scaled is None else losses(probabilities(scaled, case.test[0]), case.test[1])
 
 
+def verdicts(found: Sequence[Row]) -> Iterator[Row]:
+    """What the rows show that choose, and those that test."""
+    for chooses in (True, False):
+        some = [row for row in found if row["chooses"] == chooses]
+        if some:
+            yield {"verdict": "rows that choose" if chooses else "rows that test"} | verdict(some)
+
+
 def verdict(found: Sequence[Row]) -> Row:
     """How many pairs are better and worse than the plain network, of all and of those that are no ties."""
     ties = [row for row in found if row["strongest_prior"] and abs(row["from_plain"]) < TIE * row["plain"]]
-    ratio = torch.tensor([row["nll"] / row["plain"] for row in found], dtype=torch.float64).log().mean().exp()
     counts = {"pairs": len(found), "ties": len(ties), **_counts(found)}
     apart = {f"{name}_without_ties": value for name, value in _counts([r for r in found if r not in ties]).items()}
-    return {"verdict": True} | counts | apart | {"nll_over_plain": float(ratio)}
+    scaled = [row["temperature"] / row["plain"] for row in found if "temperature" in row]
+    means = {"nll_over_plain": geometric_mean([row["nll"] / row["plain"] for row in found])}
+    if scaled:
+        means["temperature_over_plain"] = geometric_mean(scaled)
+    return counts | apart | means
+
+
+def geometric_mean(ratios: Sequence[float]) -> float:
+    """Of numbers above zero."""
+    return float(torch.tensor(ratios, dtype=torch.float64).log().mean().exp())
 
 
 def _counts(found: Sequence[Row]) -> Row:
@@ -110,7 +203,7 @@ def _method(posterior: Any) -> str:
     return "lower bound" if step.bound is not None else "evidence" if step.validation_nll is None else "mixtures"
 
 
-STUDY = Study(rows, verdict=lambda found: [verdict(found)], needs="MNIST, CIFAR-10 and the trained networks")
+STUDY = Study(rows, verdict=verdicts, needs="MNIST, CIFAR-10 and the trained networks")
 
 if __name__ == "__main__":
     main({"tuning": STUDY})

@@ -21,8 +21,8 @@ def test_outputs_drawn_anew_for_each_prior_are_tuned_without_predictions() -> No
     assert lw.tune(drawn).log_marginal() >= drawn.log_marginal()
 
 
-def test_labels_of_pixels_are_tuned_by_the_evidence_and_certain_networks_without_it() -> None:
+def test_labels_of_pixels_are_tuned_as_others_and_certain_networks_without_the_evidence() -> None:
     pixels = problem("pixels")
-    assert isinstance(default(pixels.fit(lw.Laplace(pixels.likelihood, structure=lw.KFAC()))), lw.EvidenceGradient)
+    assert isinstance(default(pixels.fit(lw.Laplace(pixels.likelihood, structure=lw.KFAC()))), lw.Mixup)
     values = problem("heteroscedastic")
     assert isinstance(default(values.fit(lw.Laplace(values.likelihood, structure=lw.Sampled(4)))), lw.ELBO)

@@ -53,10 +53,9 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         method: Held-out data, a loader or a pair of tensors, for ``Validation(data)``; or ``Mixup()``, ``ELBO()``,
             ``EM()``, ``EvidenceGradient()``, ``MacKay()``, ``Validation(data, ...)``. Without any, classifiers are
             tuned by ``Mixup()`` where their inputs are numbers or tokens, which can be mixed, and there are two
-            examples or more; others by ``ELBO()``, but where the evidence is exact, for labels of pixels, for more
-            outputs than can be pulled back and for real targets, by ``EvidenceGradient()``: the noise must be that of
-            the network, whose outputs predictions have for their mean, and the linear model, trained anew, fits the
-            data better than it.
+            examples or more; others by ``ELBO()``, but where the evidence is exact, for more outputs than can be pulled
+            back and for real targets, by ``EvidenceGradient()``: the noise must be that of the network, whose outputs
+            predictions have for their mean, and the linear model, trained anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
@@ -130,8 +129,6 @@ def method_options(method: object) -> object:
 def default(posterior: Posterior) -> Method:
     """The method for those who have no opinion."""
     if posterior.likelihood.labels:
-        if posterior.likelihood.event_dim > 1 and posterior.exact:
-            return EvidenceGradient()  # pixels: two images mixed have no label in common, and there are many to go by
         if posterior.exact and posterior.predicts_by_draws:
             logger.info("predictions by draws would be made for each prior tried: tuned by the evidence, without any")
             return EvidenceGradient()

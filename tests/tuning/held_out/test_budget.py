@@ -105,7 +105,8 @@ def test_as_many_are_looked_at_as_the_seconds_buy(
 def test_mixtures_are_as_many_as_the_seconds_buy_and_the_same_from_their_number(
     each_takes: Callable[[float], None],
 ) -> None:
-    fitted = posterior()
+    case = problem("categorical")
+    fitted = lw.Laplace(case.likelihood, structure=lw.KFAC()).fit(case.model, held_out())
     each_takes(1.0)
     tuned = lw.tune(fitted, lw.Mixup(seconds=100.0))
     assert tuned.trace[-1].validation_examples == 90

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from typing import Any
 
@@ -11,24 +10,14 @@ import torch
 from torch import nn
 
 import lapwing as lw
+from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.likelihoods import IGNORED
 from lapwing.posteriors import Posterior
-from lapwing.tuning.held_out import mixup
-from lapwing.tuning.held_out.mixup import (
-    ERRORS,
-    FACTORS,
-    MOST,
-    MOST_OF_IMAGES,
-    SURE,
-    blend,
-    blending,
-    images,
-    natural_share,
-    too_hard,
-)
+from lapwing.tuning.held_out.mixup import FACTORS, blending
+from lapwing.tuning.held_out.neighbours import either
 from lapwing.tuning.held_out.tokens import pairs_of_tokens
 from lapwing.tuning.tune import default, tune
-from tests.checker import unchecked
 from tests.posterior_cases import STRUCTURES, limited, normal, problem, refused, seeded
 from tests.tuning.cases import fit
 
@@ -55,34 +44,46 @@ def mixed(method: lw.Mixup, posterior: Posterior) -> Any:
 pytestmark = pytest.mark.filterwarnings("ignore:(Mixup|Validation):lapwing.ConvergenceWarning")
 
 
-def test_every_mixture_is_of_two_classes_and_bears_the_label_of_the_larger_share() -> None:
-    """Inputs say who they are: the integer part of a mixture of 100 i and j at .75."""
-    x = torch.arange(12.0, dtype=torch.float64)[:, None].expand(12, 3) ** 2
-    y = torch.arange(12) % 3
-    posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), [(x[:7], y[:7]), (x[7:], y[7:])])
-    batch = mixed(lw.Mixup(share=0.75, examples=50), posterior)
-    assert len(batch) == 50 == len(batch.targets)
-    seen = set()
-    for z, label in zip(batch.inputs[:, 0].tolist(), batch.targets.tolist(), strict=True):
-        fits = [(i, j) for i in range(12) for j in range(12) if abs(0.75 * i**2 + 0.25 * j**2 - z) < 1e-12]
-        assert any(i % 3 == label != j % 3 for i, j in fits)
-        seen |= {i for i, j in fits if i % 3 == label != j % 3}
-    assert seen == set(range(12)), "every example is used"
-    again = mixed(lw.Mixup(share=0.75, examples=50), posterior)
-    assert torch.equal(again.inputs, batch.inputs)
-    other = mixed(lw.Mixup(share=0.75, examples=50, seed=1), posterior)
-    assert not torch.equal(other.inputs, batch.inputs)
+def test_every_mixture_is_halfway_to_the_nearest_other_and_bears_both_labels() -> None:
+    x = normal(40, 3)
+    x[17] = x[4]  # the same example again is no other one
+    y = torch.arange(40) % 3
+    posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), [(x[:15], y[:15]), (x[15:], y[15:])])
+    batch = mixed(lw.Mixup(), posterior)
+    columns = x / x.std(0, correction=0)
+    apart = torch.cdist(columns, columns)
+    apart[4, 17] = apart[17, 4] = torch.inf
+    near = apart.fill_diagonal_(torch.inf).argmin(1)
+    torch.testing.assert_close(batch.inputs, (x + x[near]) / 2)
+    assert torch.equal(batch.targets, torch.stack([y, y[near]], 1))
+    some = mixed(lw.Mixup(examples=20), posterior)
+    assert len(some) == 20 == len(some.targets)
+    assert torch.equal(mixed(lw.Mixup(examples=20), posterior).inputs, some.inputs)
+    assert not torch.equal(mixed(lw.Mixup(examples=20, seed=1), posterior).inputs, some.inputs)
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "images", "pixels"])
-def test_is_validation_on_the_mixtures(name: str) -> None:
+def test_is_validation_on_the_mixtures_with_either_label(name: str) -> None:
     case, posterior = fit(name, "kfac")
-    method = lw.Mixup(examples=30)
-    batch = mixed(method, posterior)
-    tuned = lw.tune(posterior, method)
-    expected = lw.tune(posterior, lw.Validation([(batch.inputs, batch.targets)], bounds=FACTORS, temperature=False))
-    assert tuned.trace == expected.trace and tuned.link == expected.link
+    batch = mixed(lw.Mixup(), posterior)
+    tuned = lw.tune(posterior, lw.Mixup())
+    twice = [(batch.inputs, batch.targets[:, 0]), (batch.inputs, batch.targets[:, 1])]
+    expected = lw.tune(posterior, lw.Validation(twice, bounds=FACTORS, link=tuned.link, temperature=False))
+    torch.testing.assert_close(tuned.prior_precisions, expected.prior_precisions, rtol=1e-2, atol=0)
+    assert tuned.trace[-1].validation_nll == pytest.approx(expected.trace[-1].validation_nll, rel=1e-6)
     assert tuned.likelihood == case.likelihood
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli", "images", "pixels"])
+@pytest.mark.parametrize("seed", range(2))
+def test_is_never_worse_than_the_network_on_the_mixtures(name: str, seed: int) -> None:
+    _, posterior = fit(name, "kfac")
+    tuned = lw.tune(posterior, lw.Mixup(examples=12, seed=seed))
+    batch = mixed(lw.Mixup(examples=12, seed=seed), posterior)
+    plain = PlainNetwork(posterior.network.module, posterior.likelihood).predict(batch.inputs)
+    losses = [-plain.log_prob(batch.targets[:, k]).mean() for k in range(2)]
+    assert float(tuned.trace[-1].validation_nll) <= float(sum(losses) / 2) * (1 + 1e-6)
+    assert lw.tune(posterior, lw.Mixup(examples=12, seed=seed)).trace == tuned.trace
 
 
 @pytest.mark.parametrize("structure", [*STRUCTURES, "sampled", "matrix-free"])
@@ -208,14 +209,14 @@ def test_tokens_in_a_mapping_of_any_number_of_entries_are_mixed(names: list[str]
 
 
 def test_where_mixtures_want_no_uncertainty_predictions_are_those_of_the_network() -> None:
-    """Classes far apart, in single precision: at a share close to one the network is right and not sure enough."""
+    """Classes far apart, in single precision: between neighbours the network is right and not sure enough."""
     y = torch.arange(30) % 3
     x = (normal(30, 3) + 6 * torch.eye(3, dtype=torch.float64)[y]).float()
     model = nn.Linear(3, 3).float()
     model.load_state_dict({"weight": 0.2 * torch.eye(3), "bias": torch.zeros(3)})
     posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
-    with pytest.warns(lw.ConvergenceWarning, match="no added uncertainty"):
-        tuned = lw.tune(posterior, lw.Mixup(share=0.95))
+    with pytest.warns(lw.ConvergenceWarning, match=r"predictions stay the network's.*held-out data"):
+        tuned = lw.tune(posterior, lw.Mixup())
     assert tuned.link == "probit"
     torch.testing.assert_close(tuned.predict(x).probs, model(x).softmax(-1), rtol=1e-6, atol=0)
 
@@ -228,8 +229,8 @@ def test_what_cannot_be_mixed() -> None:
     posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), (x, torch.ones(6).long()))
     with refused(DataError, "two classes"):
         lw.tune(posterior)
-    with pytest.raises(ConfigError, match="share"):
-        lw.Mixup(share=0.5)
+    with pytest.raises(ConfigError, match="examples"):
+        lw.Mixup(examples=0)
 
 
 def test_a_posterior_from_a_file_says_that_it_has_no_data(tmp_path: Any) -> None:
@@ -240,17 +241,53 @@ def test_a_posterior_from_a_file_says_that_it_has_no_data(tmp_path: Any) -> None
         lw.tune(loaded)
 
 
-def test_images_are_mixed_with_a_smaller_share_than_tables() -> None:
-    x = torch.rand(40, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    y = torch.arange(40) % 2
-    wrong = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+def test_noisy_labels_that_were_learnt_are_not_believed() -> None:
+    """Half of the labels are random, and the network knows them by heart: neighbours tell."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(120, 4, generator=generator)
+    truth = (x[:, 0] > 0).long()
+    y = torch.where(torch.rand(120, generator=generator) < 0.5, torch.randint(2, (120,), generator=generator), truth)
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))).float()
+    descent = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(600):
+        descent.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        descent.step()
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, (x, y))
     with torch.no_grad():
-        wrong[1].weight.zero_()
-        wrong[1].bias.copy_(torch.tensor([1.0, 0.0]))  # half of the mixtures are missed whatever the share
-    for inputs, most in ((x, MOST_OF_IMAGES), (x.flatten(1), MOST)):
-        posterior = lw.Laplace(lw.Categorical()).fit(wrong, (inputs, y))
-        assert images(inputs) == (most == MOST_OF_IMAGES)
-        assert natural_share(posterior, blend, inputs, inputs.flip(0), y) == pytest.approx(most, abs=0.01)
+        assert float((model(x).argmax(-1) == y).double().mean()) > 0.9
+    new = torch.randn(400, 4, generator=generator)
+    labels = (new[:, 0] > 0).long()
+    tuned = lw.tune(posterior)
+    ours = lw.metrics.nll(tuned.predict(new).probs, labels)
+    with torch.no_grad():
+        plain = lw.metrics.nll(model(new).softmax(-1), labels)
+    assert ours < 0.7 * plain
+
+
+def test_images_are_near_by_their_pixels_where_such_neighbours_agree_and_else_by_outputs() -> None:
+    """A network that reads the mean alone, and images whose other pixels are noise, little or much of it."""
+    mean = torch.linspace(0, 3, 40, dtype=torch.float64)
+    y = (mean > 1.5).long()
+    model = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(1, 2)).double()
+    noise = normal(40, 1, 4, 4)
+    noise -= noise.mean((1, 2, 3), keepdim=True)
+    for much, by_outputs in ((0.001, False), (100.0, True)):
+        x = mean.view(40, 1, 1, 1) + much * noise
+        posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        batch = mixed(lw.Mixup(), posterior)
+        assert batch.targets.ne(y[:, None]).double().mean() < 0.1, "neighbours by the mean"
+        near = 2 * batch.inputs - x
+        pixels = torch.cdist(x.flatten(1), x.flatten(1)).fill_diagonal_(torch.inf).argmin(1)
+        same = torch.isclose(near, x[pixels]).flatten(1).all(1)
+        assert bool(same.all()) != by_outputs
+
+
+def test_a_label_that_is_ignored_leaves_nothing_of_the_other() -> None:
+    y = torch.tensor([[0, IGNORED], [1, 2]])
+    near = torch.tensor([[1, 1], [IGNORED, 2]])
+    expected = [[[0, IGNORED], [1, IGNORED]], [[IGNORED, 2], [IGNORED, 2]]]
+    assert either(y, near, IGNORED).tolist() == expected
 
 
 def test_of_many_outputs_no_evidence_is_measured_on_the_way() -> None:
@@ -260,21 +297,3 @@ def test_of_many_outputs_no_evidence_is_measured_on_the_way() -> None:
     tuned = lw.tune(posterior, lw.Mixup())
     assert posterior.wide and tuned.trace[-1].validation_nll is not None
     assert all(step.log_marginal is None and step.effective_dimension is None for step in tuned.trace)
-
-
-@pytest.mark.parametrize("side", [-1, 1])
-def test_a_share_is_hard_or_not_where_errors_are_further_from_their_part_than_chance(
-    side: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By ``SURE`` standard deviations of so many trials: one error nearer, and all are read without an answer."""
-    posterior: Any = None
-    count = 800  # of which the first half is read
-    labels, inputs = torch.zeros(count, dtype=torch.long), torch.zeros(count, 1)
-    read = count // 2
-    far = ERRORS * read + side * SURE * (read * ERRORS * (1 - ERRORS)) ** 0.5
-    sure = math.ceil(far) if side > 0 else math.floor(far)
-    for wrong, expected in ((sure, side > 0), (sure - side, None)):
-        missed = torch.arange(read) < wrong
-        monkeypatch.setattr(mixup, "errors", lambda *_, missed=missed: missed)
-        with unchecked():  # nobody asks the posterior
-            assert too_hard(posterior, inputs, labels, read, read) is expected

@@ -1,105 +1,86 @@
-"""Tuning a classifier from its training data alone, by how it behaves between them."""
+"""Tuning a classifier from its training data alone, by how it behaves between neighbours."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from lapwing.ground.data.inputs import Inputs, chunks, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, concatenated, over_tensors, take
 from lapwing.ground.data.sources import Batch, Data
-from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_count
-from lapwing.ground.progress import Bar
-from lapwing.likelihoods import IGNORED, Bernoulli
+from lapwing.ground.errors import DataError, UnsupportedError, check_count
+from lapwing.likelihoods import IGNORED
 from lapwing.posteriors import Posterior
 from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
-from lapwing.tuning.held_out.examples import entries, selected
+from lapwing.tuning.held_out.examples import selected
+from lapwing.tuning.held_out.neighbours import either, neighbours, numeric
 from lapwing.tuning.held_out.outputs import held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch, candidates
 from lapwing.tuning.held_out.tokens import pairs_of_tokens
 from lapwing.tuning.method import P
 
-ERRORS = 1 / 8
-"""Part of the mixtures that the network is to get wrong: enough to tell caution from its lack, few enough to trust."""
-
-LEAST = 0.55
-"""Smallest larger share tried."""
-
-MOST = 0.95
-"""Largest one."""
-
-MOST_OF_IMAGES = 0.7
-"""Largest one of images."""
-
-HALVINGS = 7
-"""Of the interval of shares, to three thousandths."""
-
-SURE = 2.5
-"""Standard deviations by which the errors of some mixtures must miss ``ERRORS`` to tell on which side all are."""
+SHARE = 0.5
+"""Of each of two neighbours in a mixture: there neither label is the likelier."""
 
 FACTORS = (1e-6, 1e12)
 """Factors of the prior precisions tried. With the strongest the posterior is the network, to the last digit."""
 
-CHUNK = 16
-"""Mixtures that the network reads at a time, at most."""
-
-LABELS = 512
-"""Labels of theirs that tell enough; of long sequences few are read at a time."""
-
 CURE = "Validation(loader) with held-out data, or ELBO()"
 
+UNCHANGED = (
+    "predictions stay the network's, for halfway between its training inputs it is not too sure; held-out data tell "
+    "more, tune(posterior, loader)"
+)
+"""What is said where no uncertainty helps."""
+
 Blend = Callable[[Any, Any, float], Any]
-"""Mixtures of the inputs of two sets of examples, the first with the larger share."""
+"""Mixtures of the inputs of two sets of examples, the first with a share."""
 
 
 @final
 @dataclass(frozen=True)
 class Mixup:
-    """Tunes a classifier on mixtures of its training inputs, as ``Validation`` does on held-out data.
+    """Tunes a classifier halfway between neighbours, as ``Validation`` does on held-out data.
 
-        z = λ x_i + (1 - λ) x_j,    y_i ≠ y_j,    the label of z is y_i
+        z = (x_i + x_j) / 2,    x_j the nearest to x_i,    the label of z is y_i or y_j, one as likely as the other
 
-    A network has fitted its training inputs and is certain of them, rightly; between them it is certain too, and often
-    wrong. What it should say there is known well enough: of two classes mixed, the larger share is the better guess.
-    The mixtures are those of Zhang et al. (2018), their loss that of the label with the larger share.
+    A network has fitted its training inputs and is certain of them, rightly or not; halfway to the next one it may be
+    certain still, and wrong. Where neighbours have one label, it is that of what lies between them; where they have
+    two, as at the border of classes and where labels are noisy, nobody knows, and a network that is certain pays. Such
+    mixtures stay where the data are, unlike those of any two (Zhang et al. 2018).
 
-    The share decides how hard the question is, and how much caution comes out. It is the one at which the network errs
-    on one mixture in eight, and of images .7 at most: they stand a smaller one than tables, whose mixtures soon lie
-    where the other class does. Both numbers were chosen on the networks on which ``studies.tuning`` reports, two
-    ResNet-20 and small networks on images and tables: they are no independent test of them.
+    Rows of a table are near by their columns, each over its deviation. Images are near by their pixels where such
+    neighbours agree on labels twice as well as any two images, as digits do; else, as photographs, by the outputs of
+    the network. Tokens are near by outputs too, and mixed where they become numbers, behind the embeddings that read
+    them as they are, if all sequences have one length. Of several inputs, such as tokens and their mask, those of
+    numbers are mixed too; others, the mask among them, are those of x_i.
 
-    Tokens are mixed where they become numbers, behind the embeddings that read them as they are, if all sequences have
-    one length. Of several inputs, such as tokens and their mask, those of numbers are mixed too; others, the mask among
-    them, are those of the larger share.
+    Where these mixtures want no uncertainty, the prior becomes so strong that predictions are the network's, with a
+    warning. The rule was chosen on one half of the networks of ``studies.tuning``, and is tested there on the other and
+    on networks made after it.
 
-    Where mixtures want no uncertainty, the prior becomes so strong that predictions are the network's, with a warning.
-    Short-trained networks are often calibrated already; it is the overfitted that gain.
-
-    It fails where inputs between two others look like nothing the network will meet: sparse or discrete columns of a
-    table; and it asks for too little caution where training labels are noisy, which no function of the training data
-    can tell from right ones.
+    It asks for too little caution where neighbours are much nearer to one another than new inputs will be: copies and
+    repeated measurements. It cannot make a network surer.
 
     Args:
-        share: λ, the larger share; ``None`` finds it.
-        examples: Mixtures.
-        seed: Of the choice of pairs.
+        examples: Mixtures, of as many training examples at most.
+        seed: Of the choice of examples.
         seconds: Budget: as many of the mixtures are looked at as it buys, 64 at least. ``"auto"`` for three times what
             the fit took, ten seconds at least; ``None`` for all of them. How many they were is in the log and in the
             trace, ``validation_examples``: ``Mixup(examples=that, seconds=None)`` looks at as many anywhere.
 
     Raises:
-        ConfigError: If the share is not between a half and one, or the seconds are no budget.
+        ConfigError: If the seconds are no budget.
 
     Cost:
-        Two passes over the training data, which only read them, about one forward pass and one or two predictions of
-        ``examples`` inputs, or of as many as ``seconds`` buys; of tokens one pass more. Memory of many outputs as
-        ``Validation``.
+        Two or three passes over the training data, which only read them, and one or two predictions of ``examples``
+        inputs, or of as many as ``seconds`` buys; a forward pass of all where outputs tell what is near; of tokens one
+        pass more. Memory of many outputs as ``Validation``.
 
     Example:
         >>> import lapwing as lw
@@ -111,14 +92,11 @@ class Mixup:
         True
     """
 
-    share: float | None = None
     examples: int = 400
     seed: int = 0
     seconds: Seconds = "auto"
 
     def __post_init__(self) -> None:
-        if self.share is not None and not 0.5 < self.share < 1.0:
-            raise ConfigError("a share between a half and one, or None", f"{self.share}", "share=None")
         check_count("examples", self.examples, usual=400)
         check_count("seed", self.seed, 0)
         check_seconds(self.seconds)
@@ -135,22 +113,32 @@ class Mixup:
         """
         budget = Budget.of(self.seconds, posterior)
         with blending(posterior) as mix:
-            data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS, budget)
-            return HeldOutSearch("Mixup", data, candidates(posterior, None)).run(progress)
+            data = held_out_outputs(posterior, [self.mixed(posterior, mix)], FACTORS, budget, either=True)
+            search = HeldOutSearch("Mixup", data, candidates(posterior, None), unchanged=UNCHANGED)
+            return search.run(progress)
 
     def mixed(self, posterior: Posterior, mix: Blend) -> Batch:
-        """The mixtures, labelled by the larger share; see ``tune``."""
+        """The mixtures, each with both labels, ``[m, 2, ...]``; see ``tune``."""
         data = posterior.data
         assert data is not None
         generator = torch.Generator().manual_seed(self.seed)
-        wanted = torch.randperm(posterior.totals.examples, generator=generator)[: 2 * self.examples].sort().values
+        wanted = torch.randperm(posterior.totals.examples, generator=generator)[: self.examples].sort().values
         inputs, targets = examples_of(data, wanted)
-        one, other = pairs(targets.cpu(), self.examples, generator)
-        first = take(inputs, one.to(targets.device))
-        second = take(inputs, other.to(targets.device))
-        labels = targets[one.to(targets.device)]
-        share = natural_share(posterior, mix, first, second, labels) if self.share is None else self.share
-        return Batch(mix(first, second, share), labels)
+        check_classes(targets)
+        near = neighbours(posterior, inputs, targets, generator)
+        return Batch(mix(inputs, near.inputs, SHARE), either(targets, near.targets, IGNORED))
+
+
+def check_classes(targets: Tensor) -> None:
+    """Refuse examples between which there is nothing to tell.
+
+    Raises:
+        DataError: If there is one example alone, or all targets are the same.
+    """
+    if len(targets) == 1:
+        raise DataError("two training examples at least, to mix one with another", "one", CURE)
+    if bool((targets == targets[0]).all()):
+        raise DataError("training examples of two classes at least", f"{len(targets)} of one class", CURE)
 
 
 def examples_of(data: Data, wanted: Int[Tensor, " m"]) -> tuple[Inputs, Tensor]:
@@ -177,7 +165,7 @@ def blending(posterior: Posterior) -> Generator[Blend]:
         raise UnsupportedError(expected, "one from a file, which holds none", cure)
     if not posterior.likelihood.labels:
         raise UnsupportedError(expected, f"{posterior.likelihood}", CURE)
-    if numbers(posterior.data):
+    if numeric(posterior.data.first()):
         yield blend
         return
     tokens = pairs_of_tokens(posterior)
@@ -190,93 +178,7 @@ def blending(posterior: Posterior) -> Generator[Blend]:
 
 def mixable(posterior: Posterior) -> bool:
     """Whether the training inputs can be mixed, as they are or behind an embedding."""
-    return posterior.data is not None and (numbers(posterior.data) or pairs_of_tokens(posterior) is not None)
-
-
-def natural_share(posterior: Posterior, mix: Blend, first: Inputs, second: Inputs, labels: Tensor) -> float:
-    """The larger share at which the network errs on ``ERRORS`` of the mixtures, as nearly as half of them can tell.
-
-    Of a network that errs on more of them at the largest share, that.
-    """
-    low = LEAST
-    high = MOST_OF_IMAGES if images(first) else MOST
-    share = high
-    with Bar("share of the mixtures", most=1 + HALVINGS, unit="shares") as bar:
-        for _ in range(1 + HALVINGS):
-            hard = too_hard(posterior, mix(first, second, share), labels)
-            bar.update()
-            if hard is None or (hard and share == high):
-                return share
-            if hard:
-                low = share
-            else:
-                high = share
-            share = (low + high) / 2
-    return high
-
-
-def too_hard(
-    posterior: Posterior, inputs: Inputs, labels: Tensor, most: int = CHUNK, enough: int = LABELS
-) -> bool | None:
-    """Whether the network errs on more than ``ERRORS`` of the mixtures; ``None`` where half of them do not tell."""
-    wrong = 0
-    read = 0
-    size = min(most, max(4, enough * len(labels) // labels.numel()))
-    for place, part in chunks(inputs, size):
-        missed = errors(posterior, part, labels[place])
-        wrong += int(missed.sum())
-        read += missed.numel()
-        apart = wrong - ERRORS * read
-        if abs(apart) > SURE * (read * ERRORS * (1 - ERRORS)) ** 0.5:
-            return apart > 0
-        if 2 * place.stop >= len(labels):
-            break
-    return None
-
-
-def images(inputs: Inputs) -> bool:
-    """Whether some input has at least two axes beside those of examples and channels."""
-    return any(value.ndim >= 4 for value in tensors(inputs))
-
-
-def errors(posterior: Posterior, inputs: Inputs, labels: Tensor) -> Bool[Tensor, " m"]:
-    """Which labels the network itself gets wrong."""
-    f = posterior.model.outputs(inputs)
-    y = posterior.likelihood.canonical_targets(f, labels)
-    if isinstance(posterior.likelihood, Bernoulli):
-        return ((f > 0) != (y > 0.5)).flatten()
-    return (f.argmax(-1) != y)[y != IGNORED]
-
-
-def numbers(data: Data) -> bool:
-    """Whether all inputs are floating-point tensors with an axis of examples."""
-    inputs = next(iter(data)).inputs
-    examples = count(inputs)
-    for value in entries(inputs).values():
-        if not (isinstance(value, Tensor) and value.is_floating_point() and value.ndim and len(value) == examples):
-            return False
-    return True
-
-
-def pairs(targets: Tensor, count: int, generator: torch.Generator) -> tuple[Int[Tensor, " m"], Int[Tensor, " m"]]:
-    """Random pairs of examples whose targets differ.
-
-    Raises:
-        DataError: If there is one example alone, or all targets are the same.
-    """
-    flat = targets.flatten(1) if targets.ndim > 1 else targets[:, None]
-    n = len(flat)
-    if n == 1:
-        raise DataError("two training examples at least, to mix one with another", "one", CURE)
-    if bool((flat == flat[0]).all()):
-        raise DataError("training examples of two classes at least", f"{n} of one class", CURE)
-    rounds = math.ceil(count / n)
-    one = torch.cat([torch.randperm(n, generator=generator) for _ in range(rounds)])[:count]
-    others: list[int] = []
-    for i in one.tolist():
-        differs = (flat != flat[i]).any(1).nonzero()[:, 0]
-        others.append(int(differs[torch.randint(len(differs), (1,), generator=generator)]))
-    return one, torch.tensor(others)
+    return posterior.data is not None and (numeric(posterior.data.first()) or pairs_of_tokens(posterior) is not None)
 
 
 def blend(one: Inputs, other: Inputs, share: float) -> Inputs:

@@ -21,8 +21,9 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import ConvergenceWarning, warn
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Likelihood
+from lapwing.likelihoods.density import held_out_losses
 from lapwing.linalg import Diagonal
-from lapwing.predictive import Moments, WideMoments
+from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.tuning.held_out.budget import Budget
 from lapwing.tuning.held_out.examples import evenly, joined, selected, spread
 from lapwing.tuning.held_out.interpolation import weights_at
@@ -94,6 +95,7 @@ class HeldOut(abc.ABC, Generic[P]):
         places: Event positions that are looked at, which targets and outputs have on one axis; ``None`` for all.
         budget: Seconds to spend on them.
         limits: In how much memory.
+        either: Whether every example has two targets, ``[m, 2, ...]``, of which one is as likely as the other.
     """
 
     posterior: P
@@ -102,6 +104,7 @@ class HeldOut(abc.ABC, Generic[P]):
     places: Int[Tensor, " p"] | None = None
     budget: Budget = field(default_factory=Budget)
     limits: LookLimits = LIMITS
+    either: bool = False
 
     refinements: ClassVar[int]
     """Most factors that a search tries between those of its grid."""
@@ -120,6 +123,29 @@ class HeldOut(abc.ABC, Generic[P]):
     @abc.abstractmethod
     def moments(self, log_factor: float) -> list[Moments | WideMoments]:
         """Outputs of each batch at a factor."""
+
+    def losses(
+        self,
+        likelihood: Likelihood,
+        part: Moments | WideMoments,
+        targets: Tensor,
+        link: Link,
+        temperature: float = 1.0,
+    ) -> Float[Tensor, " m"]:
+        """Negative log predictive density of each target, nats; of two targets of an example the mean.
+
+        Args:
+            likelihood: p(y | f).
+            part: Outputs of a batch.
+            targets: Those of the batch.
+            link: As in ``predict``.
+            temperature: As in ``predictive``.
+        """
+        if not self.either:
+            return held_out_losses(likelihood, part, targets, link, temperature=temperature)
+        first = held_out_losses(likelihood, part, targets[:, 0], link, temperature=temperature)
+        second = held_out_losses(likelihood, part, targets[:, 1], link, temperature=temperature)
+        return (first + second) / 2
 
     @property
     def examples(self) -> int:
@@ -365,6 +391,8 @@ def held_out_outputs(
     bounds: tuple[float, float],
     budget: Budget | None = None,
     limits: LookLimits = LIMITS,
+    *,
+    either: bool = False,
 ) -> HeldOut[P]:
     """Held-out outputs of a posterior at as many positions as the limits let it look at.
 
@@ -376,6 +404,7 @@ def held_out_outputs(
         bounds: Least and largest factor of the prior precisions.
         budget: Seconds to spend; ``None`` for no end.
         limits: How much is looked at, and in how much memory.
+        either: Whether every example has two targets; see ``HeldOut``.
     """
     kind = Contracted if posterior.exact else Solved
     log_factors = grid_of(bounds, SPACING, THIRD) if posterior.exact else grid_of(bounds, STRIDE, 1)
@@ -387,13 +416,15 @@ def held_out_outputs(
     labelled = isinstance(posterior.likelihood, Categorical)
     if positions <= limits.places or not labelled or not posterior.separate_places:
         whole = tuple(evenly(batches, max(1, room // positions)))
-        return kind(posterior, whole, log_factors, budget=budget, limits=limits)
+        return kind(posterior, whole, log_factors, budget=budget, limits=limits, either=either)
     places = torch.randperm(positions, generator=torch.Generator().manual_seed(0))[: limits.places].sort().values
+    before = 2 if either else 1  # axes of a target that are no positions
     some = list[Batch]()
     for batch in evenly(batches, max(1, room // limits.places)):
-        targets = batch.targets.flatten(1)[:, places.to(batch.targets.device)]
+        targets = batch.targets.flatten(before)[..., places.to(batch.targets.device)]
         some.append(Batch(batch.inputs, targets))
-    return kind(posterior, tuple(some), log_factors, places.to(posterior.network.like.device), budget, limits)
+    places = places.to(posterior.network.like.device)
+    return kind(posterior, tuple(some), log_factors, places, budget, limits, either)
 
 
 def grid_of(bounds: tuple[float, float], spacing: float, multiple: int) -> list[float]:

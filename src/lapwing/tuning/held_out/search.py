@@ -16,7 +16,6 @@ from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.likelihoods.density import held_out_losses
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.predictive.temperature import sharpening_penalty
@@ -66,6 +65,7 @@ class HeldOutSearch(Generic[P]):
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
         temperature: Whether a temperature of the logits is chosen too.
         network: Whether the network itself may be chosen, as the posterior of a prior that leaves no uncertainty.
+        unchanged: What to say where the strongest prior is the best; ``None`` for what suits held-out data.
     """
 
     name: str
@@ -74,6 +74,7 @@ class HeldOutSearch(Generic[P]):
     noise: bool = False
     temperature: bool = False
     network: bool = False
+    unchanged: str | None = None
 
     def run(self, progress: bool | None) -> P:
         """The posterior of least loss.
@@ -281,7 +282,9 @@ class HeldOutSearch(Generic[P]):
         plain = found.plain
         precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
-        if best.log_factor >= grid[0]:
+        if best.log_factor >= grid[0] and self.unchanged is not None:
+            said = self.unchanged
+        elif best.log_factor >= grid[0]:
             strongest = f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses})"
             if best.temperature == 1.0:
                 said = f"{strongest}: these data want no added uncertainty. Try the network as it is, or other data"
@@ -374,7 +377,7 @@ class Point:
         """
         parts = list[Tensor]()
         for part, batch in zip(self.moments, self.data.batches, strict=True):
-            losses = held_out_losses(self.likelihood, part, batch.targets, link, temperature=temperature)
+            losses = self.data.losses(self.likelihood, part, batch.targets, link, temperature)
             parts.append(wide(losses).cpu())
         losses = torch.cat(parts)
         mean = mean_of(self.data, losses)
