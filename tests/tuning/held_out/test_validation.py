@@ -251,7 +251,7 @@ class TestWhatItSays:
                 return torch.full((8,), 20.0)
             return torch.full((8,), next(given) if float(moments.variance.sum()) else 9.0)
 
-        monkeypatch.setattr("lapwing.tuning.held_out.search.held_out_losses", losses_of)
+        monkeypatch.setattr("lapwing.tuning.held_out.outputs.held_out_losses", losses_of)
         with pytest.warns(ConvergenceWarning, match=said):
             lw.tune(posterior, lw.Validation(held_out(case), bounds=(1.0, 10.0**1.6), link="probit", temperature=False))
 
@@ -265,7 +265,7 @@ class TestWhatItSays:
                 return torch.full((8,), 20.0)
             return torch.full((8,), next(falling) if float(moments.variance.sum()) else 9.0)
 
-        monkeypatch.setattr("lapwing.tuning.held_out.search.held_out_losses", losses_of)
+        monkeypatch.setattr("lapwing.tuning.held_out.outputs.held_out_losses", losses_of)
         with pytest.warns(ConvergenceWarning, match=r"weakest prior .* Try weights=All\(\) if fewer"):
             lw.tune(posterior, lw.Validation(held_out(case), link="probit", temperature=False))
 

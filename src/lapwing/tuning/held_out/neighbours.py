@@ -115,8 +115,8 @@ def squared_distances(one: Float[Tensor, "m q"], other: Float[Tensor, "n q"]) ->
 def agree(targets: Tensor, near: Tensor, generator: torch.Generator) -> bool:
     """Whether neighbours have other labels at most ``ALIKE`` as often as two examples drawn at random."""
     order = torch.randperm(len(targets), generator=generator).to(targets.device)
-    by_chance = (targets != targets[order]).double().mean()
-    return bool((targets != near).double().mean() <= ALIKE * by_chance)
+    by_chance = float(wide(targets != targets[order]).mean())
+    return float(wide(targets != near).mean()) <= ALIKE * by_chance
 
 
 def numeric(inputs: Inputs) -> bool:
