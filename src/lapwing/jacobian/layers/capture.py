@@ -115,7 +115,7 @@ class Capture(TorchFunctionMode):
             if id(term) not in self._lookups:
                 continue
             call, _ = self._lookups[id(term)]
-            index = call.input.expand(total.shape[:-1])
+            index = call.input.expand(total.shape[:-1]).contiguous()
             edge = get_gradient_edge(total)
             self.calls.append(replace(call, input=index, edge=edge, shape=total.shape, dtype=total.dtype, added=True))
 
