@@ -18,6 +18,7 @@ from lapwing.posteriors import FunctionPosterior, WeightPosterior
 from lapwing.priors import GPrior
 from lapwing.store import load, save
 from lapwing.structures.base import multiplied
+from tests.modules import Tied
 from tests.posterior_cases import PROBLEMS, WEIGHTS, Linearised, problem, refused
 
 EXACT = {
@@ -241,3 +242,17 @@ def test_matrices_of_many_outputs_are_inverted_from_enough_draws(generator: torc
     by_enough = enough.summed(KroneckerSum(task.model.network)).outputs(x[:9]).variance
     assert 1.2 < float((by_few / exact).mean()) < 1.35
     assert 1.02 < float((by_enough / exact).mean()) < 1.12
+
+
+def test_a_head_that_is_an_embedding_has_no_matrix_of_outputs_to_invert(generator: torch.Generator) -> None:
+    model = Tied()
+    model.embed = nn.Embedding(200, 3)
+    model.decode = nn.Linear(3, 200, bias=False)
+    tokens = torch.randint(200, (4, 3), generator=generator)
+    recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.KFAC())
+    apart = recipe.task(model, Data((tokens, tokens), like=torch.ones(1)))
+    with pytest.warns(lw.DataWarning, match="for a Kronecker factor of 200 outputs"):
+        apart.affordable(most=0.0, inverted=True)
+    model.decode.weight = model.embed.weight
+    tied = recipe.task(model, Data((tokens, tokens), like=torch.ones(1)))
+    assert tied.affordable(most=0.0, inverted=True).curvature == SampledGGN(16)

@@ -125,7 +125,15 @@ class WeightPosterior(ExactPosterior):
         weights = self.network.weights
         operator = self.precision.operator
         epsilon = probes.gaussian((self.network.size, samples), like=weights, generator=generator)
-        return (operator.inverse_root() @ epsilon.to(operator.device, operator.dtype)).to(weights)
+        if not operator.indexed_blocks:
+            return (operator.inverse_root() @ epsilon.to(operator.device, operator.dtype)).to(weights)
+        found = torch.empty_like(epsilon)
+        start = 0
+        for block, index in operator.indexed_blocks:  # one after the other: a float64 copy of all is large
+            noise = epsilon[start : start + len(index)].to(block.device, block.dtype)
+            found[index] = (block.inverse_root() @ noise).to(weights)
+            start += len(index)
+        return found
 
     def with_hyperparameters(
         self, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()

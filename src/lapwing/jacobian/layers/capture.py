@@ -117,7 +117,7 @@ class Capture(TorchFunctionMode):
             call, looked_up = self._lookups[id(term)]
             if total.shape[-1] != looked_up.shape[-1]:
                 continue  # each number it looked up was added to several
-            index = call.input.expand(total.shape[:-1])
+            index = call.input.expand(total.shape[:-1]).contiguous()
             edge = get_gradient_edge(total)
             self.calls.append(replace(call, input=index, edge=edge, shape=total.shape, dtype=total.dtype, added=True))
 

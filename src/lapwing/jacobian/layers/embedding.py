@@ -186,10 +186,10 @@ class Embedding(LayerKind):
         if self.padding is not None and bool((used == self.padding).any()):
             padding = int((used < self.padding).sum())
         shape = (len(used), self.shape[1])
-        narrow = replace(self, index=torch.searchsorted(used, self.index.contiguous()), shape=shape, padding=padding)
+        narrow = replace(self, index=torch.searchsorted(used, self.index), shape=shape, padding=padding)
         beside = narrow
         if self is not other:
-            beside = replace(narrow, index=torch.searchsorted(used, other.index.contiguous()), g=other.g)
+            beside = replace(narrow, index=torch.searchsorted(used, other.index), g=other.g)
         return narrow, beside, variance.view(self.shape[0], -1)[used].flatten()
 
 
