@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -195,7 +195,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             return self._moments(inputs, choices)
 
     @cached_property
-    def at_knowledge(self) -> Self:
+    def at_knowledge(self) -> Posterior:
         """The posterior at the scale of knowledge, which predicts with its error bars; itself where it is the same."""
         if self.knowledge is None or self.knowledge.factor == 1.0:
             return self
