@@ -195,7 +195,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             return self._moments(inputs, choices)
 
     @cached_property
-    def at_knowledge(self: P) -> P:
+    def at_knowledge(self) -> Posterior:
         """The posterior at the scale of knowledge, which predicts with its error bars; itself where it is the same."""
         if self.knowledge is None or self.knowledge.factor == 1.0:
             return self
@@ -225,7 +225,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         (outputs,) = self._moments(inputs, [self])
         return outputs, outputs
 
-    def _moments_of_both(self: P, inputs: Inputs, other: P) -> tuple[Outputs, Outputs]:
+    def _moments_of_both(self, inputs: Inputs, other: Any) -> tuple[Outputs, Outputs]:
         """Linearised outputs of this posterior and of one with another prior, neither less exact for the other."""
         outputs, known = self._moments(inputs, [self, other])
         return outputs, known

@@ -24,7 +24,7 @@ class KnowledgeScale:
 
     Args:
         factor: Of the prior precisions, at most 1.
-        familiar: ``Predictive.epistemic`` of familiar inputs there, ascending, float64.
+        familiar: ``Predictive.epistemic`` of familiar inputs there, ascending, float32, which every device has.
         held_out: Whether these were held out; else the network was trained on them.
         certain: Whether at the scale that predicts nothing is uncertain: probabilities are the network's own.
 

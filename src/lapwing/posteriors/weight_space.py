@@ -45,7 +45,7 @@ from lapwing.posteriors.rounding import (
     warn_of_rounding,
 )
 from lapwing.posteriors.step import Step
-from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, WideMoments
+from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, Outputs, WideMoments
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
@@ -256,9 +256,10 @@ class WeightPosterior(ExactPosterior):
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
-    def _moments_of_both(self, inputs: Inputs, other: WeightPosterior) -> tuple[Moments | WideMoments, ...]:
+    def _moments_of_both(self, inputs: Inputs, other: WeightPosterior) -> tuple[Outputs, Outputs]:
         """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
-        return tuple(self._moments(inputs, [self, other], large=math.inf))
+        outputs, known = self._moments(inputs, [self, other], large=math.inf)
+        return outputs, known
 
     @property
     def numbers_by_choice(self) -> int:

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.precision import wide
-from lapwing.moments.outputs import Draws
-from lapwing.moments.wide import Outputs
+from lapwing.ground.precision import wide, wide_like
+from lapwing.moments.outputs import Draws, Moments
+from lapwing.moments.wide import Outputs, WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, POINTS, check_time, over_positions, sobol_normals
 
 KNOWLEDGE = 0.5
@@ -121,10 +121,10 @@ def _averaged(logits: Outputs, terms: Terms, points: int, max_bytes: int = MAX_B
     if c == 1:
         return torch.zeros_like(moments.mean[..., 0])
     check_time("qmc", c, moments.contrast_seconds)
-    normals = wide(sobol_normals(points, moments.contrast_columns).to(moments.mean.device))
+    normals = sobol_normals(points, moments.contrast_columns).to(**wide_like(moments.mean))
     weights = normals.new_full((points,), 1 / points)
 
-    def of_points(some: Outputs) -> Tensor:
+    def of_points(some: Moments | WideMoments) -> Tensor:
         moved = wide(some.coloured_contrasts(normals)) + wide(some.mean)[..., None]
         return terms(torch.log_softmax(moved, -2).flatten(0, -3), weights)
 

@@ -107,7 +107,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
     if isinstance(method, TunesNoise):
         tuned = tuned_by_output(fitted, method, progress)
     else:
-        tuned = method.tune(fitted, progress)
+        tuned = cast(Any, method).tune(fitted, progress)
     return cast(Any, _told(tuned, progress))
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.predictive import Classification
 from lapwing.structures.base import Structure
 from lapwing.tuning.held_out.knowledge import SHARE
+from lapwing.tuning.method import P
 from tests.posterior_cases import labels, mlp, normal, refused
 
 X = normal(30, 3)
@@ -46,7 +48,7 @@ def tuned(posterior: lw.Posterior) -> lw.Posterior:
 class Kept:
     """Chooses what was there before."""
 
-    def tune(self, posterior: lw.Posterior, progress: bool | None) -> lw.Posterior:
+    def tune(self, posterior: P, progress: bool | None) -> P:
         return posterior.with_hyperparameters(posterior.prior, posterior.likelihood)
 
 
@@ -76,7 +78,8 @@ def test_the_prior_is_the_weakest_that_leaves_familiar_inputs_known() -> None:
     mean = float(after.at_knowledge.predict(X).epistemic.mean())
     weaker = after.at_knowledge.with_prior_factor(10**-0.5)
     assert mean < 1.3 * SHARE * math.log(3) < 1.7 * float(weaker.predict(X).epistemic.mean())
-    torch.testing.assert_close(after.knowledge.familiar, after.at_knowledge.predict(X).epistemic.sort().values)
+    familiar = after.at_knowledge.predict(X).epistemic.sort().values.float()
+    torch.testing.assert_close(after.knowledge.familiar, familiar)
 
 
 def test_a_prior_weaker_than_that_is_kept() -> None:
@@ -98,7 +101,7 @@ def test_unfamiliar_is_the_share_of_familiar_inputs_that_are_better_known() -> N
 def test_held_out_inputs_are_the_familiar_ones_where_there_are_some() -> None:
     after = lw.tune(certain(lw.KFAC()), lw.Validation((NEAR, labels(40, classes=3, seed=3)), seconds=None))
     assert after.knowledge is not None and after.knowledge.held_out and len(after.knowledge.familiar) == 40
-    familiar = after.at_knowledge.predict(NEAR).epistemic.sort().values
+    familiar = after.at_knowledge.predict(NEAR).epistemic.sort().values.float()
     torch.testing.assert_close(after.knowledge.familiar, familiar)
 
 
@@ -126,7 +129,7 @@ def test_it_goes_where_the_prior_changes_and_stays_where_the_link_does() -> None
 def test_joint_predictions_and_draws_have_it_too() -> None:
     after = tuned(certain(lw.KFAC()))
     expected = classes(after, NEAR).epistemic
-    options: list[dict[str, object]] = [{"joint": True}, {"link": "mc", "generator": 0}, {"linearised": False}]
+    options: list[dict[str, Any]] = [{"joint": True}, {"link": "mc", "generator": 0}, {"linearised": False}]
     for given in options:
         torch.testing.assert_close(after.predict(NEAR, **given).epistemic, expected, rtol=1e-6, atol=1e-10)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.knowledge import KEPT, KnowledgeScale
@@ -108,7 +107,7 @@ def with_knowledge(
         if factor is None:
             factor = _least_factor(posterior, few, here, bar) if posterior.exact else 1.0
         there = posterior if factor == 1.0 else posterior.with_prior_factor(factor)
-        familiar = wide(epistemic_of(there, reference)).sort().values
+        familiar = epistemic_of(there, reference).float().sort().values
         bar.update()
     if len(familiar) > KEPT:
         places = torch.linspace(0, len(familiar) - 1, KEPT, dtype=torch.float64).round().long()
