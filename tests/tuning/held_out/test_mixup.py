@@ -166,6 +166,14 @@ def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> No
         assert lw.tune(posterior, lw.ELBO(steps=1, solver=lw.solvers.CG())).trace
 
 
+class Corner(nn.Module):
+    """The four pixels in a corner of an image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Images in, smaller images out."""
+        return x[:, :, :2, :2]
+
+
 class Masked(Reader):
     """Tokens and their kinds, read by embeddings of their own; others by name, and numbers beside them."""
 
@@ -281,6 +289,21 @@ def test_images_are_near_by_their_pixels_where_such_neighbours_agree_and_else_by
         pixels = torch.cdist(x.flatten(1), x.flatten(1)).fill_diagonal_(torch.inf).argmin(1)
         same = torch.isclose(near, x[pixels]).flatten(1).all(1)
         assert bool(same.all()) != by_outputs
+
+
+def test_where_neighbours_agree_no_better_than_any_two_each_stands_for_its_own() -> None:
+    """A network that reads one pixel, and labels that follow another."""
+    x = normal(40, 1, 2, 2)
+    y = (x[:, 0, 1, 1] > 0).long()
+    model = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+    with torch.no_grad():
+        model[1].weight[:, 1:] = 0.0
+    many = x.repeat(1, 1, 6, 6)
+    model = nn.Sequential(Corner(), *model)
+    many[:, :, 2:, :] = normal(40, 1, 10, 12, seed=3)
+    posterior = lw.Laplace(lw.Categorical()).fit(model, (many, y))
+    batch = mixed(lw.Mixup(), posterior)
+    assert torch.equal(batch.inputs, many) and torch.equal(batch.targets, torch.stack([y, y], 1))
 
 
 def test_a_label_that_is_ignored_leaves_nothing_of_the_other() -> None:

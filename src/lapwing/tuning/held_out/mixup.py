@@ -33,7 +33,7 @@ FACTORS = (1e-6, 1e12)
 CURE = "Validation(loader) with held-out data, or ELBO()"
 
 UNCHANGED = (
-    "predictions stay the network's, for halfway between its training inputs it is not too sure; held-out data tell "
+    "predictions stay the network's, for at and between its training inputs it is not too sure; held-out data tell "
     "more, tune(posterior, loader)"
 )
 """What is said where no uncertainty helps."""
@@ -58,7 +58,8 @@ class Mixup:
     neighbours agree on labels twice as well as any two images, as digits do; else, as photographs, by the outputs of
     the network. Tokens are near by outputs too, and mixed where they become numbers, behind the embeddings that read
     them as they are, if all sequences have one length. Of several inputs, such as tokens and their mask, those of
-    numbers are mixed too; others, the mask among them, are those of x_i.
+    numbers are mixed too; others, the mask among them, are those of x_i. Where neighbours by outputs agree on labels no
+    better than any two, as on labels of each token or pixel, none is near: x_i stands alone.
 
     Where these mixtures want no uncertainty, the prior becomes so strong that predictions are the network's, with a
     warning. The rule was chosen on one half of the networks of ``studies.tuning``, and is tested there on the other and

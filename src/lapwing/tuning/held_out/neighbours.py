@@ -51,14 +51,14 @@ def neighbours(posterior: Posterior, inputs: Inputs, targets: Tensor, generator:
     def by_outputs(some: Inputs) -> Float[Tensor, "n q"]:
         return wide(posterior.model.outputs(some)).flatten(1)
 
-    if not numeric(inputs):
-        return nearest(data, Batch(inputs, targets), by_outputs, generator)
-    if is_table(inputs):
-        return nearest(data, Batch(inputs, targets), by_columns(inputs), generator)
-    found = nearest(data, Batch(inputs, targets), by_inputs, generator)
-    if agree(targets, found.targets, generator):
-        return found
-    return nearest(data, Batch(inputs, targets), by_outputs, generator)
+    examples = Batch(inputs, targets)
+    if numeric(inputs) and is_table(inputs):
+        return nearest(data, examples, by_columns(inputs), generator)
+    for view in (by_inputs, by_outputs) if numeric(inputs) else (by_outputs,):
+        found = nearest(data, examples, view, generator)
+        if agree(targets, found.targets, generator):
+            return found
+    return examples
 
 
 def nearest(data: Data, examples: Batch, view: View, generator: torch.Generator) -> Batch:
