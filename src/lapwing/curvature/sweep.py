@@ -48,7 +48,7 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
     unwritten = model.survey.written if total.by_factors else 0
     data = Fold(model, chunk_size(model, curvature, total.floats - unwritten, size))
     each = curvature.number(model.width)
-    with Bar("cotangents", unit="cotangents of examples") as bar:
+    with Bar("curvature", unit="backward passes of examples") as bar:
         for forward, f, y in data:
             if closed and likelihood.hessian_entries(f[:0], y[:0]) is not None:
                 total.add_outputs(forward.head, partial(entries, likelihood, f, y))

@@ -241,7 +241,7 @@ class Contracted(HeldOut[P]):
             seconds = progress.clock() - begun
             if self.examples * seconds / FIRST > min(LONG, self.budget.left):
                 words = "%d examples took %.2g s under all priors: of %d as many as %.3g s buy, %d at least"
-                logger.info(words, FIRST, seconds, self.examples, self.budget.left, FEWEST)
+                logger.info(words, FIRST, seconds, self.examples, max(0.0, self.budget.left), FEWEST)
                 return self._by_pieces(order, first, known)
         with Bar("outputs under every prior", len(self.batches), unit="batches") as bar:
             found = list[Known]()

@@ -315,7 +315,8 @@ class HeldOutSearch(Generic[P]):
     def _tell(self, best: Trial, error: float) -> None:
         """Log by how many examples the choice was made; where there were more, what would look at them."""
         data = self.data
-        found = f"{best.loss:.4g} ± {error:.2g} nats by {best.link}"
+        link = f" by {best.link}" if self.data.likelihood.labels else ""
+        found = f"{best.loss:.4g} ± {error:.2g} nats{link}"
         words = "%s: %d of %d examples in %.0f s, %s at %.3g times the prior precision before%s"
         spent = data.budget.spent
         factor = math.exp(best.log_factor)
