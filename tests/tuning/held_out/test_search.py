@@ -74,11 +74,11 @@ class TestWeakestNotRejected:
         search, _ = self.search()
         found = search.found(None)
         weakest = search.weakest_not_rejected(found)
-        best = min(found.curves[1].trials, key=lambda one: one.objective)
+        best = min(found.curves[0].trials, key=lambda one: one.objective)
         assert weakest.log_factor <= best.log_factor
 
         def apart(log_factor: float) -> Mean:
-            (trial,) = search.trials_at(found, log_factor, search.data.moments(log_factor), found.curves[1:])
+            (trial,) = search.trials_at(found, log_factor, search.data.moments(log_factor), found.curves)
             return difference(search.data, trial, best)
 
         here = apart(weakest.log_factor)

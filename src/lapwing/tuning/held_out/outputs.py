@@ -172,7 +172,7 @@ class Contracted(HeldOut[P]):
         parts: Of each batch that is looked at the moments at the first factor, and what spreads them at every one.
     """
 
-    refinements = 18  # three of each link, with a temperature and without
+    refinements = 9  # three of each link
     halvings = 3
     patience = None
 

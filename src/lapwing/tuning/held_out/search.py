@@ -56,8 +56,9 @@ MEASURED = 2**22
 class HeldOutSearch(Generic[P]):
     """Minimises the loss of held-out data: of all links on a coarse grid of precisions, then of each by parabolas.
 
-    The links take turns, the best first, each without a temperature and with one. What the data cannot tell apart is
-    decided for the simpler: no temperature, the first link, the strongest prior.
+    The links take turns, the best first, each with its best temperature at every precision. Losses that are the same to
+    rounding are decided for the first link and the strongest prior. A margin of standard errors would not pay: those of
+    few targets are so large that it takes the network alone where the posterior is better.
 
     Args:
         name: Of the method, for its warnings.
@@ -162,18 +163,19 @@ class HeldOutSearch(Generic[P]):
         return math.isinf(apart.value) or apart.value > errors * apart.error
 
     def _curves(self) -> list[Curve]:
-        """One of each link, and of each with a temperature; of the first link that also where none is chosen."""
-        curves = [Curve(link) for link in self.links]
-        if self.data.likelihood.labels:
-            scaled = self.links if self.temperature else self.links[:1]
-            curves += [Curve(link, scaled=True, eligible=self.temperature) for link in scaled]
+        """One of each link; where no temperature is chosen one more, of the first link, that has one."""
+        if not self.data.likelihood.labels:
+            return [Curve(link) for link in self.links]
+        curves = [Curve(link, scaled=self.temperature) for link in self.links]
+        if not self.temperature:
+            curves.append(Curve(self.links[0], scaled=True, eligible=False))
         return curves
 
     def _simplest(self, trials: Sequence[Trial]) -> Trial:
-        """Of those as good as the best one without a temperature, then of an early link, then of a strong prior."""
+        """Of those as good as the best, to rounding, one of an early link, and then one of a strong prior."""
 
-        def complexity(trial: Trial) -> tuple[bool, int, float]:
-            return trial.temperature != 1.0, self.links.index(trial.link), -trial.log_factor
+        def complexity(trial: Trial) -> tuple[int, float]:
+            return self.links.index(trial.link), -trial.log_factor
 
         return least(sorted(trials, key=complexity))
 
@@ -250,21 +252,21 @@ class HeldOutSearch(Generic[P]):
     ) -> list[Trial]:
         """What is found at a prior precision on each curve, over temperatures or the noise."""
         point = self._point(log_factor, moments)
-        trials = dict[tuple[Link, bool], Trial]()
+        unscaled = point.trial(curves[0].link)
+        certain = len(curves) > 1 and found.is_plain(unscaled)
+        trials = list[Trial]()
         for curve in curves:
-            first = next((one for (_, scaled), one in trials.items() if scaled == curve.scaled), None)
-            unscaled = trials.get((curve.link, False))
-            certain = bool(trials) and found.is_plain(next(iter(trials.values())))
-            if first is not None and certain:
-                trial = replace(first, link=curve.link)  # outputs as good as certain are read alike by every link
+            same = [one for one, other in zip(trials, curves, strict=False) if other.scaled == curve.scaled]
+            known = unscaled if curve.link == unscaled.link else None
+            if same and certain:
+                trials.append(replace(same[0], link=curve.link))  # links read outputs as good as certain alike
             elif curve.scaled:
-                start = first or min(curve.trials, key=lambda one: one.objective, default=None)
+                start = same[0] if same else min(curve.trials, key=lambda one: one.objective, default=unscaled)
                 near = NEAREST if certain else NEAR
-                trial = point.with_temperature(curve.link, unscaled, 1.5 if start is None else start.temperature, near)
+                trials.append(point.with_temperature(curve.link, known, start.temperature, near))
             else:
-                trial = point.trial(curve.link)
-            trials[curve.link, curve.scaled] = trial
-        return list(trials.values())
+                trials.append(known or point.trial(curve.link))
+        return trials
 
     def _point(self, log_factor: float, moments: Sequence[Moments | WideMoments]) -> Point:
         """The moments of a prior precision, with the best noise where one is chosen."""
@@ -386,11 +388,11 @@ class Point:
 
         Args:
             link: The link.
-            unscaled: What it found without a temperature, where that is known.
+            unscaled: What it found without a temperature; ``None`` where that is not known yet.
             start: The temperature to begin with.
             near: How near it is found, in log T.
         """
-        trials = {} if unscaled is None else {1.0: unscaled}
+        trials = {1.0: unscaled or self.trial(link)}
 
         def objective(temperature: float) -> float:
             trials[temperature] = self.trial(link, temperature)
