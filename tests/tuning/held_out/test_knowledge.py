@@ -113,7 +113,8 @@ def test_it_is_saved_pickled_shown_and_said(tmp_path: Path, caplog: pytest.LogCa
     assert "probabilities of the network, error bars at" in repr(after)
     lw.save(after, tmp_path / "p.safetensors")
     expected = classes(after, NEAR)
-    for again in (lw.load(tmp_path / "p.safetensors", model), pickle.loads(pickle.dumps(after))):
+    restored: list[Any] = [lw.load(tmp_path / "p.safetensors", model), pickle.loads(pickle.dumps(after))]
+    for again in restored:
         torch.testing.assert_close(classes(again, NEAR).unfamiliar, expected.unfamiliar)
         torch.testing.assert_close(classes(again, NEAR).epistemic, expected.epistemic)
 
