@@ -55,7 +55,7 @@ class Propagation:
 
     model: Model
     precisions: tuple[BlockedCurvature, ...]
-    large: float = LARGE
+    large: int = LARGE
 
     def moments(
         self, inputs: Inputs, places: Int[Tensor, " p"] | None = None, *, rounded: bool = True
@@ -232,7 +232,7 @@ class LayerPrecision:
 
     blocks: tuple[Structured, ...]
     like: Tensor
-    large: float = LARGE
+    large: int = LARGE
 
     @cached_property
     def variances(self) -> Float[Tensor, "m w"]:

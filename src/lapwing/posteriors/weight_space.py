@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -245,7 +245,7 @@ class WeightPosterior(ExactPosterior):
         inputs: Inputs,
         choices: Sequence[WeightPosterior],
         places: Int[Tensor, " p"] | None = None,
-        large: float = LARGE,
+        large: int = LARGE,
     ) -> Sequence[Moments | WideMoments]:
         propagation = Propagation(self.model, tuple(choice.precision for choice in choices), large)
         if self.survey.head and self.leaves_out_correlations:
@@ -258,7 +258,7 @@ class WeightPosterior(ExactPosterior):
 
     def _moments_of_both(self, inputs: Inputs, other: WeightPosterior) -> tuple[Outputs, Outputs]:
         """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
-        outputs, known = self._moments(inputs, [self, other], large=math.inf)
+        outputs, known = self._moments(inputs, [self, other], large=sys.maxsize)
         return outputs, known
 
     @property
