@@ -113,7 +113,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
 
 def _told(tuned: Posterior, progress: bool | None) -> Posterior:
     """The tuned posterior with a scale of knowledge, by training inputs unless the method had others."""
-    if tuned.knowledge is not None or tuned.data is None or not looks(tuned) or tuned.predicts_by_draws:
+    if tuned.knowledge is not None or tuned.data is None or not looks(tuned):
         return tuned
     return with_knowledge(tuned, first_of(tuned.data, LIMITS.examples(tuned)), held_out=False, progress=progress)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
+from lapwing.jacobian.limits import Limits
 from lapwing.predictive import Classification
 from lapwing.structures.base import Structure
-from lapwing.tuning.held_out.knowledge import SHARE
+from lapwing.tuning.held_out.knowledge import SHARE, FamiliarLimits, looks, with_knowledge
 from lapwing.tuning.method import P
 from tests.posterior_cases import labels, mlp, normal, refused
 
@@ -133,6 +136,24 @@ def test_joint_predictions_and_draws_have_it_too() -> None:
     options: list[dict[str, Any]] = [{"joint": True}, {"link": "mc", "generator": 0}, {"linearised": False}]
     for given in options:
         torch.testing.assert_close(after.predict(NEAR, **given).epistemic, expected, rtol=1e-6, atol=1e-10)
+
+
+def test_fewer_familiar_inputs_are_looked_at_where_they_take_long() -> None:
+    posterior = replace(certain(lw.KFAC()), fit_seconds=0.0)
+    batches = list(Data((X, Y), like=posterior.network.like))
+    few = FamiliarLimits(seconds=1e-12, fewest=2)
+    told = with_knowledge(posterior, batches, held_out=False, limits=few, progress=False)
+    whole = with_knowledge(posterior, batches, held_out=False, progress=False)
+    assert told.knowledge is not None and whole.knowledge is not None
+    assert len(told.knowledge.familiar) == 4 * few.fewest
+    assert len(whole.knowledge.familiar) == len(X)
+    assert told.knowledge.factor < 1.0
+
+
+def test_predictions_by_draws_have_no_scale_since_each_prior_would_make_them_anew() -> None:
+    posterior = certain(lw.KFAC())
+    drawn = replace(posterior, model=replace(posterior.model, limits=Limits(jacobian=1)))
+    assert looks(posterior) and not looks(drawn)
 
 
 def test_who_has_no_scale_says_so() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.progress import Bar
+from lapwing.ground.progress import Bar, clock
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.knowledge import KEPT, KnowledgeScale
 from lapwing.tuning.held_out.examples import evenly, joined
@@ -49,15 +49,40 @@ class FamiliarLimits:
         search: For each factor that is tried.
         reference: At the factor that is chosen, to compare other inputs with.
         positions: Of an example at most: of more no scale is sought.
+        seconds: It may take, or as long as the fit took where that is longer: beyond, fewer examples are looked at.
+        fewest: Examples for each factor however long they take, and four times as many to compare with.
     """
 
     search: int = 24
     reference: int = 128
     positions: int = 64
+    seconds: float = 5.0
+    fewest: int = 8
 
     def examples(self, posterior: Posterior) -> int:
         """How many examples there are to be, for the positions of the reference."""
         return max(2, self.reference // positions_of(posterior))
+
+
+    def affordable(
+        self, posterior: Posterior, few: Sequence[Batch], reference: Sequence[Batch], each: float
+    ) -> tuple[list[Batch], list[Batch]]:
+        """Those of the examples that there is time for; all of them where several processes have to agree.
+
+        Args:
+            posterior: The posterior.
+            few: For each factor that is tried.
+            reference: To compare with.
+            each: Seconds that an example takes.
+        """
+        searched = sum(map(len, few))
+        compared = sum(map(len, reference))
+        wanted = each * (HALVINGS * searched + compared)
+        share = max(self.seconds, posterior.fit_seconds) / wanted if wanted > 0 else 1.0
+        if share >= 1.0 or (posterior.data is not None and posterior.data.shared):
+            return list(few), list(reference)
+        fewer = joined(list(evenly(few, max(self.fewest, int(share * searched)))))
+        return fewer, joined(list(evenly(reference, max(4 * self.fewest, int(share * compared)))))
 
 
 LIMITS = FamiliarLimits()
@@ -95,7 +120,8 @@ def with_knowledge(
         The posterior; the same where outputs are too many to look at.
 
     Cost:
-        Predictions of ``HALVINGS * limits.search + limits.reference`` positions at most.
+        Predictions of ``HALVINGS * limits.search + limits.reference`` positions at most, of fewer where these take
+        longer than ``limits.seconds`` and than the fit.
     """
     if not batches or not looks(posterior, limits):
         return posterior
@@ -103,7 +129,9 @@ def with_knowledge(
     few = joined(list(evenly(reference, max(2, limits.search // positions_of(posterior)))))
     most = HALVINGS + 1 if posterior.exact else 1
     with Bar("what is known of familiar inputs", most=most, unit="scales", progress=progress) as bar:
+        begun = clock()
         here = epistemic_of(posterior, few)
+        few, reference = limits.affordable(posterior, few, reference, (clock() - begun) / sum(map(len, few)))
         if factor is None:
             factor = _least_factor(posterior, few, here, bar) if posterior.exact else 1.0
         there = posterior if factor == 1.0 else posterior.with_prior_factor(factor)
@@ -123,8 +151,8 @@ def with_knowledge(
 
 
 def looks(posterior: Posterior, limits: FamiliarLimits = LIMITS) -> bool:
-    """Whether a scale is sought: outputs of an example are few."""
-    return not posterior.wide and positions_of(posterior) <= limits.positions
+    """Whether a scale is sought: outputs of an example are few, and not known by draws that each prior makes anew."""
+    return not (posterior.wide or posterior.predicts_by_draws) and positions_of(posterior) <= limits.positions
 
 
 def positions_of(posterior: Posterior) -> int:
