@@ -63,7 +63,6 @@ class FamiliarLimits:
         """How many examples there are to be, for the positions of the reference."""
         return max(2, self.reference // positions_of(posterior))
 
-
     def affordable(
         self, posterior: Posterior, few: Sequence[Batch], reference: Sequence[Batch], each: float
     ) -> tuple[list[Batch], list[Batch]]:
