@@ -198,7 +198,7 @@ class Contracted(HeldOut[P]):
         parts: Of each batch that is looked at the moments at the first factor, and what spreads them at every one.
     """
 
-    refinements = 9  # three of each link
+    refinements = 14  # three of each link, and five more of the best
     halvings = 3
     patience = None
 

@@ -43,6 +43,9 @@ OTHERWISE = (
 GIVEN_UP = 1.0
 """Standard errors by which the last precision is worse than the best where no weaker one is solved for."""
 
+TURNS = 3
+"""Times that each curve is looked at further, before the best alone is."""
+
 ENOUGH = 3
 """Precisions that are tried, however long each takes."""
 
@@ -231,7 +234,7 @@ class HeldOutSearch(Generic[P]):
         return len(visited) >= ENOUGH and self.data.exhausted
 
     def _fine(self, found: Found, bar: Bar) -> None:
-        """Try the vertex of the parabola of one curve after the other, the one with the fewest trials first.
+        """Look further along one curve after the other, a few times each; then along the best.
 
         Args:
             found: What is found is added to it.
@@ -241,7 +244,8 @@ class HeldOutSearch(Generic[P]):
             unfinished = [curve for curve in found.eligible if curve.between is not None]
             if not unfinished or self._out_of_time(found.visited):
                 return
-            curve = min(unfinished, key=lambda one: (len(one.trials), one.lowest))
+            turns = len(self.data.grid) + TURNS
+            curve = min(unfinished, key=lambda one: (min(len(one.trials), turns), one.lowest))
             log_factor = curve.between
             assert log_factor is not None
             self._visit(found, log_factor, self.data.moments(log_factor), [curve])
