@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import UnsupportedError
 from lapwing.linalg import Operator, Structured
@@ -98,6 +99,10 @@ class Capabilities:
     @property
     def predicts_by_draws(self) -> bool:
         """Whether outputs like those of its data are too many to be pulled back, and drawn anew for each prior."""
+        return False
+
+    def by_draws(self, inputs: Inputs) -> bool:
+        """The same of outputs at some inputs; no data are read."""
         return False
 
     @property

@@ -183,7 +183,7 @@ class WeightPosterior(ExactPosterior):
     def _error_of_products(self, epsilon: float) -> float | None:
         """By how much variances of outputs would be smaller, were all eigenvalues as much larger as rounding allows."""
         inputs = some_inputs(self.model)
-        if inputs is None or self.wide or self._by_draws(inputs):
+        if inputs is None or self.wide or self.by_draws(inputs):
             return None
         operator = self.curvature.operator.raised(epsilon)
         curvature = replace(self.curvature, operator=operator)
@@ -251,7 +251,7 @@ class WeightPosterior(ExactPosterior):
         if self.survey.head and self.leaves_out_correlations:
             outputs = wide_moments(propagation, inputs, places)
             return outputs if self.wide else [each.written for each in outputs]
-        if self._by_draws(inputs):
+        if self.by_draws(inputs):
             return [choice._moments_by_draws(inputs, places) for choice in choices]
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
@@ -271,9 +271,9 @@ class WeightPosterior(ExactPosterior):
     @property
     def predicts_by_draws(self) -> bool:
         """See ``Capabilities.predicts_by_draws``."""
-        return self.data is not None and self._by_draws(self.data.first())
+        return self.data is not None and self.by_draws(self.data.first())
 
-    def _by_draws(self, inputs: Inputs) -> bool:
+    def by_draws(self, inputs: Inputs) -> bool:
         """Whether the Jacobian of one example is too large to be made, layer by layer, or takes too long.
 
         Cost:
@@ -369,7 +369,7 @@ class WeightPosterior(ExactPosterior):
         if len(set(self.curvature.partition)) < len(self.curvature.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"
             raise UnsupportedError("outputs few enough for a joint covariance", outputs, "joint=False, or sample()")
-        if self._by_draws(inputs):
+        if self.by_draws(inputs):
             return self._joint_by_draws(inputs)
         mean, covariance = joint(Propagation(self.model, (self.precision,)), inputs)
         return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))

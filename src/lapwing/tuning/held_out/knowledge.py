@@ -116,13 +116,13 @@ def with_knowledge(
         progress: Whether to show a progress bar.
 
     Returns:
-        The posterior; the same where outputs are too many to look at.
+        The posterior; the same where outputs are too many to look at, or draws that each prior makes anew.
 
     Cost:
         Predictions of ``HALVINGS * limits.search + limits.reference`` positions at most, of fewer where these take
         longer than ``limits.seconds`` and than the fit.
     """
-    if not batches or not looks(posterior, limits):
+    if not batches or not looks(posterior, limits) or posterior.by_draws(batches[0].inputs):
         return posterior
     reference = joined(list(evenly(batches, limits.examples(posterior))))
     few = joined(list(evenly(reference, max(2, limits.search // positions_of(posterior)))))
@@ -150,8 +150,8 @@ def with_knowledge(
 
 
 def looks(posterior: Posterior, limits: FamiliarLimits = LIMITS) -> bool:
-    """Whether a scale is sought: outputs of an example are few, and not known by draws that each prior makes anew."""
-    return not (posterior.wide or posterior.predicts_by_draws) and positions_of(posterior) <= limits.positions
+    """Whether a scale is sought: outputs of an example are few."""
+    return not posterior.wide and positions_of(posterior) <= limits.positions
 
 
 def positions_of(posterior: Posterior) -> int:
