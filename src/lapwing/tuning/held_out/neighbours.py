@@ -139,10 +139,12 @@ def by_inputs(inputs: Inputs) -> Float[Tensor, "n q"]:
 
 
 def by_columns(inputs: Inputs) -> View:
-    """The same over the deviation of each number among some examples; constant ones as they are."""
-    deviations = by_inputs(inputs).std(0, correction=0)
+    """The same from the mean of each number among some examples, over its deviation; constant ones as they are."""
+    numbers = by_inputs(inputs)
+    means = numbers.mean(0)
+    deviations = numbers.std(0, correction=0)
     scales = torch.where(deviations > 0, deviations, 1.0)
-    return lambda some: by_inputs(some) / scales
+    return lambda some: (by_inputs(some) - means) / scales
 
 
 def either(targets: Tensor, near: Tensor, ignored: int) -> Tensor:
