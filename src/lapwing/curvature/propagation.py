@@ -34,6 +34,9 @@ T = TypeVar("T", bound=Factor)
 LARGE = 2**17
 """Weights of a layer from which its covariances under several priors are made without their variances."""
 
+ROOTS = 2
+"""Dense precisions, at most, that are factored each by itself: that which predicts, and that of what is known."""
+
 CHEAPER = "A posterior of weights=LastLayer() or structure=Sampled(16) predicts in a few passes"
 """What to try where outputs are many, each pulled back by itself."""
 
@@ -103,7 +106,7 @@ class Propagation:
         """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
         alone = head.by_position(places)
         c = head.g.shape[3]
-        inverse_root = self._inverse_root(c * len(alone.a))
+        roots = self._inverse_roots(c * len(alone.a))
         itemsize = self.precisions[0].operator.dtype.itemsize
         numbers = c * (c * len(self.precisions) + max(0, self.extra))
         size = max(1, self.model.limits.prediction // (itemsize * numbers))
@@ -112,21 +115,32 @@ class Propagation:
         for start in range(0, len(alone.a), size):
             part = alone.taken(slice(start, start + size))
             part = self._precise(replace(part, g=one.expand(len(part.a), -1, -1, -1, -1)))
-            if inverse_root is None:
+            if roots is None:
                 each.append(self.covariances([part]))
             else:
                 inputs = part.columns[:, 0, :, 0]
-                each.append([of_outer_products(inputs, self._places(part), inverse_root)])
+                places = self._places(part)
+                each.append([of_outer_products(inputs, places, root) for root in roots])
         return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
 
-    def _inverse_root(self, rows: int) -> Float[Tensor, "d d"] | None:
-        """``L⁻ᵀ`` of a dense precision, where it takes no more than solves with so many rows of J, and is not large."""
-        operator = self.precisions[0].operator
-        if len(self.precisions) > 1 or not isinstance(operator, Dense):
-            return None
+    def _inverse_roots(self, rows: int) -> list[Float[Tensor, "d d"]] | None:
+        """``L⁻ᵀ`` of dense precisions, where they take no more than solves with so many rows of J, and are not large.
+
+        Of more than ``ROOTS`` precisions one eigendecomposition takes less.
+        """
         d = self.model.network.size
-        large = d * d * operator.dtype.itemsize > self.model.limits.prediction
-        return None if large or 3 * rows < 2 * d else operator.written_inverse_root
+        if len(self.precisions) > ROOTS or 3 * rows < 2 * d:
+            return None
+        found: list[Tensor] = []
+        for held in self.precisions:
+            operator = held.operator
+            if not isinstance(operator, Dense) or d * d * operator.dtype.itemsize > self.model.limits.prediction:
+                return None
+            root = operator.written_inverse_root
+            if root is None:
+                return None
+            found.append(root)
+        return found
 
     def _places(self, head: OuterProducts) -> Int[Tensor, "c i"]:
         """Places of a head's weights among all, a row an output."""

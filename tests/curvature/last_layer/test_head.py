@@ -76,16 +76,20 @@ def test_covariances_of_many_inputs_are_those_of_rows_of_the_jacobian(name: str)
     total = DenseSum(model.network)
     sweep(model, GGN(), total)
     held = total.result()
-    precision = held.operator.shifted(0.5)
-    propagation = Propagation(model, (BlockedCurvature(precision, held.partition),))
+    precisions = [BlockedCurvature(held.operator.shifted(prior), held.partition) for prior in (0.5, 3.0)]
     inputs = next(iter(data_of(name))).inputs
-    _, (few,) = propagation.moments(take(inputs, slice(0, 1)))
-    copies = concatenated([inputs] * (1 + model.network.size))
-    _, (many,) = propagation.moments(copies)
-    plain = replace(propagation, model=replace(model, survey=replace(model.survey, head=False)))
-    _, (expected,) = plain.moments(inputs)
-    torch.testing.assert_close(few, expected[:1], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(many, torch.cat([expected] * (1 + model.network.size)), rtol=1e-9, atol=1e-12)
+    copies = 1 + model.network.size
+    many = concatenated([inputs] * copies)
+    _, both = Propagation(model, tuple(precisions)).moments(many)
+    for precision, found in zip(precisions, both, strict=True):
+        propagation = Propagation(model, (precision,))
+        plain = replace(propagation, model=replace(model, survey=replace(model.survey, head=False)))
+        _, (expected,) = plain.moments(inputs)
+        _, (few,) = propagation.moments(take(inputs, slice(0, 1)))
+        _, (alone,) = propagation.moments(many)
+        torch.testing.assert_close(few, expected[:1], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(alone, torch.cat([expected] * copies), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(found, alone)
 
 
 def by_position(likelihood: Likelihood, f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
