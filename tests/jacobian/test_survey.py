@@ -196,6 +196,16 @@ def test_a_batch_whose_examples_are_in_another_order_is_refused(structure: Any) 
     recipe.fit(model, [(x[:3], y[:3]), (x[3:], y[3:])])
 
 
+def test_a_batch_in_another_order_is_refused_where_the_first_output_does_not_tell() -> None:
+    class Beside(Reordered):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[:, :1], super().forward(x)], 1)
+
+    x, y = torch.randn(6, 2), torch.randn(6, 3)
+    with refused(UnsupportedError, "one after the other in first.weight"):
+        lw.Laplace(lw.Gaussian(), structure=lw.Diagonal()).fit(Beside(reverse, least=4), (x, y))
+
+
 def test_a_batch_that_sends_examples_unevenly_through_a_layer_is_refused() -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:

@@ -122,7 +122,8 @@ class Pass:
         gradients = self._gradients(uses, cotangents, workspace)
         scales = 1 + torch.arange(n).to(cotangents) / n
         checked = self.survey.reorders and n > 1
-        scaled = scales.view(-1, *[1] * (cotangents.ndim - 2)) * cotangents[0]
+        mixture = 1 + torch.arange(len(cotangents)).to(cotangents) / len(cotangents)
+        scaled = scales.view(-1, *[1] * (cotangents.ndim - 2)) * torch.tensordot(mixture, cotangents, 1)
         scaled_gradients = self._gradients(uses, scaled[None], None) if checked else []
         for layer in self.survey.layers:
             own = [call for owner, call in uses if owner is layer]
@@ -135,7 +136,7 @@ class Pass:
             factor = kind_of(layer).of(layer, own, [gradients.pop(0) for _ in own], n)
             if checked:
                 scaled_factor = kind_of(layer).of(layer, own, [scaled_gradients.pop(0) for _ in own], n)
-                check_order(layer, factor, scaled_factor, scales)
+                check_order(layer, factor, scaled_factor, mixture, scales)
             yield factor
 
     def gradient(self, cotangent: Float[Tensor, "n ..."]) -> Float[Tensor, " d"]:
@@ -180,19 +181,22 @@ class Pass:
         return stacked
 
 
-def check_order(layer: Layer, factor: Factor, scaled: Factor, scales: Float[Tensor, " n"]) -> None:
+def check_order(
+    layer: Layer, factor: Factor, scaled: Factor, mixture: Float[Tensor, " k"], scales: Float[Tensor, " n"]
+) -> None:
     """The gradient of an example grows as its cotangent does: it stands in the place of that example, and no other.
 
     Args:
         layer: The layer.
         factor: Its factor.
-        scaled: The same for the first cotangent, that of each example multiplied by its scale.
+        scaled: The same for a mixture of the cotangents, that of each example multiplied by its scale.
+        mixture: The share of each cotangent: one alone may not reach the layer.
         scales: They differ from example to example.
 
     Raises:
         UnsupportedError: If examples are in another order where the layer is used.
     """
-    plain = factor.g[:, 0]
+    plain = torch.tensordot(mixture, factor.g.transpose(0, 1), 1)
     expected = scales.view(-1, *[1] * (plain.ndim - 1)) * plain
     if not bool((scaled.g[:, 0] - expected).norm() <= 1e-3 * expected.norm()):
         raise _apart(layer, "one that puts them in another order there")

@@ -16,6 +16,15 @@ from lapwing.posteriors import MatrixFreePosterior
 from tests.linear.preconditioners.cases import close, setting
 from tests.posterior_cases import problem, refused
 
+RECIPES = [
+    lw.Diagonal(),
+    lw.KFAC(),
+    lw.LowRank(5),
+    lw.preconditioners.PivotedCholesky(5),
+    lw.preconditioners.Subsample(5),
+    lw.preconditioners.RankOne(),
+]
+
 
 def products(name: str = "gaussian") -> Problem:
     case = problem(name)
@@ -24,17 +33,7 @@ def products(name: str = "gaussian") -> Problem:
     return posterior.problem
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        lw.Diagonal(),
-        lw.KFAC(),
-        lw.LowRank(5),
-        lw.preconditioners.PivotedCholesky(5),
-        lw.preconditioners.Subsample(5),
-        lw.preconditioners.RankOne(),
-    ],
-)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_with_another_prior_or_noise_only_these_are_others(recipe: CurvatureRecipe) -> None:
     before = products()
     first = approximation(before, recipe)
@@ -91,17 +90,7 @@ def test_noise_scales_the_curvature_and_not_the_prior(recipe: Preconditioner) ->
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        lw.Diagonal(),
-        lw.KFAC(),
-        lw.LowRank(5),
-        lw.preconditioners.PivotedCholesky(5),
-        lw.preconditioners.Subsample(5),
-        lw.preconditioners.RankOne(),
-    ],
-)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_a_preconditioner_built_once(recipe: Preconditioner) -> None:
     products, _ = setting()
     first = approximation(products, recipe)
