@@ -141,7 +141,7 @@ class TestTemperature:
         scaled = Temperature.fit(logits, targets)
         loss = -float(scaled.probs(logits).gather(1, targets[:, None]).log().mean())
         assert penalised(tuned.trace[-1], 60) < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
-        plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False))
+        plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False, bounds=NARROW))
         assert plain.temperature == 1.0 and {step.temperature for step in plain.trace} == {1.0}
 
 
