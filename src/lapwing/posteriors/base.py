@@ -214,18 +214,16 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         there = self.at_knowledge
         if asked.moments:
             inputs = self._inputs(x)
-            outputs, known = self._moments_of_both(inputs, there) if there is not self else self._same(inputs)
+            if there is self:
+                outputs = known = self._linearised(inputs, asked.link, joint=False, samples=asked.samples)
+            else:
+                outputs, known = self._moments_of_both(inputs, there, asked.link)
         else:
             outputs = self._asked(x, asked)
             known = self._moments(self._inputs(x), [there])[0]
         return outputs, Knowledge(self.likelihood.known_outputs(known), self.knowledge.familiar)
 
-    def _same(self, inputs: Inputs) -> tuple[Outputs, Outputs]:
-        """The outputs twice, where both scales are one."""
-        (outputs,) = self._moments(inputs, [self])
-        return outputs, outputs
-
-    def _moments_of_both(self, inputs: Inputs, other: Any) -> tuple[Outputs, Outputs]:
+    def _moments_of_both(self, inputs: Inputs, other: Any, link: Link) -> tuple[Outputs, Outputs]:
         """Linearised outputs of this posterior and of one with another prior, neither less exact for the other."""
         outputs, known = self._moments(inputs, [self, other])
         return outputs, known
