@@ -61,6 +61,7 @@ class KnowledgeScale:
             precision: The one that predicts; 1 gives the factors.
 
         Example:
+            >>> import torch
             >>> KnowledgeScale(0.5, torch.ones(3), False, head=("out.weight",), head_factor=0.25).in_words(8.0)
             '4, 2 in the last layer'
         """
