@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -18,9 +18,9 @@ from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import several
-from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
-from lapwing.ground.files.records import Records
+from lapwing.ground.files.records import REPAIR, Records
 from lapwing.ground.layout import Params
 from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
@@ -88,9 +88,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
-        if self.knowledge is not None and self.knowledge.factor < 1.0:
+        if self.knowledge is not None and self.knowledge.weaker:
             own = "probabilities of the network, " if self.knowledge.certain else ""
-            given += f"{own}error bars at {self.knowledge.factor:.3g} times the prior precision, "
+            given += f"{own}error bars at {self.knowledge.in_words()} times the prior precision, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
@@ -152,6 +152,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         check_survey(self.survey, self.network, self.likelihood)
         self.prior.precisions(self.network.uncertain)
         self.prior.diagonal(self.network.uncertain, self.network.like)
+        head = () if self.knowledge is None else self.knowledge.head
+        if set(head) - set(self.network.names):
+            raise DataError(f"a last layer of {list(self.network.names)[-5:]}", f"{list(head)[:5]}", REPAIR)
 
     def with_checked_data(self: P) -> P:
         """The posterior, refused where the training data at hand are not those of its fit.
@@ -197,14 +200,39 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     @cached_property
     def at_knowledge(self) -> Posterior:
         """The posterior at the scale of knowledge, which predicts with its error bars; itself where it is the same."""
-        if self.knowledge is None or self.knowledge.factor == 1.0:
+        if self.knowledge is None or not self.knowledge.weaker:
             return self
-        return self.with_prior_factor(self.knowledge.factor)
+        if not self.knowledge.head:
+            return self.with_prior_factor(self.knowledge.factor)
+        return self.with_prior_factors(self.knowledge.factor, self.knowledge.head, self.knowledge.head_factor)
 
     def with_prior_factor(self: P, factor: float) -> P:
         """The posterior with all prior precisions multiplied by a number."""
         prior = self.prior.with_precisions(factor * self.prior_precisions.cpu())
         return self.with_hyperparameters(prior, self.likelihood)
+
+    def with_prior_factors(self: P, factor: float, head: Collection[str], head_factor: float) -> P:
+        """The posterior with prior precisions multiplied by a number, those of some parameters by another.
+
+        Args:
+            factor: Of all others.
+            head: The parameters.
+            head_factor: Of theirs.
+
+        Raises:
+            UnsupportedError: If the prior cannot give them a precision of their own.
+        """
+        layout = self.network.uncertain
+        prior = self.prior.split_off(head, layout)
+        if prior is None:
+            raise UnsupportedError(
+                f"a prior that gives {', '.join(head)} a precision of their own", f"{self.prior}", "Isotropic(1.0)"
+            )
+        group, groups = prior.groups(layout)
+        factors = torch.full((groups,), factor, dtype=torch.float64, device="cpu")
+        for name in head:
+            factors[group[layout.slices[name]]] = head_factor
+        return self.with_hyperparameters(prior.with_precisions(factors * prior.precisions(layout)), self.likelihood)
 
     def _at_both_scales(self, x: InputsLike, asked: Asked) -> tuple[Outputs, Knowledge | None]:
         """See ``NetworkPredictor``: both from one pass, but for joint outputs and draws; the temperature is of one."""
