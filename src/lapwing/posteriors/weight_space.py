@@ -32,6 +32,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
@@ -399,6 +400,22 @@ class WeightPosterior(ExactPosterior):
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._moments(inputs, choices, places)
+
+    @cached_property
+    def inverse_form(self) -> InverseForm:
+        """See ``Posterior.inverse_form``; by layers in the type of the network, as predictions are."""
+        operator = self.precision.operator
+        form = operator.inverse_form()
+        return form.to(self.network.like.dtype) if self.leaves_out_correlations else form
+
+    def check_differentiable(self, inputs: Inputs) -> None:
+        """See ``Posterior.check_differentiable``."""
+        if self.by_draws(inputs):
+            raise UnsupportedError(
+                "outputs few enough to be pulled back, to differentiate their covariances in the inputs",
+                f"{self.model.width:,} outputs an example, known by draws",
+                "torch.no_grad(), or weights=LastLayer()",
+            )
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         if len(set(self.curvature.partition)) < len(self.curvature.partition):
