@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ground.precision import wide
 from lapwing.linalg.cholesky import cholesky_or_none
 
-RUN = 32
+RUN = 16
 """Inputs that are multiplied with themselves and all later ones at a time."""
 
 TOGETHER = 64
