@@ -21,7 +21,7 @@ from benchmarks.measure import Step, run_isolated
 from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, with_tables
 
-PATIENCE = 1200.0
+PATIENCE = 2400.0
 """Seconds after which a process that says nothing is ended; steps are interrupted long before."""
 
 LIMIT = 16.0

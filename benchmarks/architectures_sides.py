@@ -30,7 +30,7 @@ FITTED, PREDICTED = 64, 64
 
 BATCH = 16
 
-LONGEST = 900.0
+LONGEST = 1800.0
 """Seconds after which a step is interrupted, as by Ctrl-C."""
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -77,7 +78,10 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | 
 @pytest.mark.parametrize("tune", ["default", "validation", "none"])
 def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune: str) -> None:
     cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine"])
-    assert {"none": "log evidence"}.get(tune, "NLL it was tuned by") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert {"none": "log evidence"}.get(tune, "NLL it was tuned by") in said
+    told = "at the prior that predicts" if tune == "none" else r"at prior precision \S+, \S+ in the last layer"
+    assert re.search(f"^error bars +{told}", said, re.MULTILINE)
     cli.main(["evaluate", "theirs:setup", "mine/posterior.safetensors"])
     scores = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
     assert 0.5 < float(scores["accuracy"]) <= 1

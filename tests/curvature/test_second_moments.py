@@ -31,6 +31,16 @@ def test_few_columns_are_kept_until_they_are_many() -> None:
     torch.testing.assert_close(moment.total[0] if moment.total.ndim == 3 else moment.total, expected)
 
 
+def test_effort_of_leading_pairs_grows_with_their_square() -> None:
+    """That of two products with them, of the factorisations of tall blocks, and of a square of as many rows."""
+    efforts = list[int]()
+    for rank in (1, 2, 4):
+        moment = MomentSum(rank)
+        moment.add_total(spd(9, 9.0))
+        efforts.append(moment.effort)
+    assert efforts == [2 * 81 + 36 * 9 + 9, 2 * 81 * 2 + 36 * 9 * 4 + 9 * 8, 9 * 9**3]
+
+
 def test_rows_are_columns_of_a_second_moment() -> None:
     rows = normal(3, 8)
     added = RowMoment(rows)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lapwing.ground.errors import TooLargeError
+from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.predictive import (
     BasisMoments,
     Counts,
     FactorMoments,
     Moments,
+    VarianceMoments,
     WideMoments,
     laplace_bridge,
     monte_carlo,
@@ -69,6 +70,35 @@ def test_every_answer_is_that_of_the_covariance(name: str) -> None:
     drawn = wide.sample(20000, generator=torch.Generator().manual_seed(1)) - wide.mean
     spread = torch.einsum("sntc,sntd->ntcd", drawn, drawn) / len(drawn)
     close(spread, covariance, rtol=0, atol=0.06 * float(covariance.abs().max()))
+
+
+def test_variances_alone_answer_what_they_can_and_refuse_the_rest() -> None:
+    factor = cases()["factor"]
+    alone = VarianceMoments(factor.mean, factor.variance)
+    for found, expected in (
+        (alone, factor),
+        (alone.scaled(0.5), factor.scaled(0.5)),
+        (alone.widened(0.5), factor.widened(0.5)),
+        (alone.select(slice(1, 4)), factor.select(slice(1, 4))),
+        (alone.at_positions(slice(1, 4)), factor.at_positions(slice(1, 4))),
+    ):
+        torch.testing.assert_close(found.mean, expected.mean)
+        torch.testing.assert_close(found.variance, expected.variance)
+        torch.testing.assert_close(probit(found), probit(expected))
+    refused: tuple[Callable[[WideMoments], object], ...] = (
+        lambda moments: moments.row_sums,
+        lambda moments: moments.dimensions,
+        lambda moments: moments.coloured(normal(4, 2)),
+        lambda moments: moments.covariance,
+        lambda moments: moments.root(),
+        lambda moments: moments.sample(2),
+        pairwise,
+        laplace_bridge,
+        quasi_monte_carlo,
+    )
+    for asked in refused:
+        with pytest.raises(UnsupportedError, match="the variances alone of 42 outputs"):
+            asked(alone)
 
 
 @pytest.mark.parametrize("name", ["alone", "some", "all", "factor"])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
 import lapwing as lw
-from lapwing.ground.errors import NumericalError, TooLargeError
+from lapwing.ground.errors import NumericalError, TooLargeError, UnsupportedError
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
-from lapwing.moments import FactorMoments, Moments
+from lapwing.moments import FactorMoments, Moments, VarianceMoments
 from lapwing.posteriors import WeightPosterior
+from lapwing.posteriors.knowledge import KnowledgeScale
 from lapwing.posteriors.weight_space import factor_error
 from tests.posterior_cases import STRUCTURES, Problem, labels, limited, mlp, normal, problem, refused, seeded
 
@@ -197,6 +200,29 @@ def test_outputs_that_take_too_long_to_be_pulled_back_are_known_by_draws(caplog:
     assert afford.outputs(case.new).factor.shape[-1] == 2
     with pytest.raises(TooLargeError, match="fewer inputs at a time"):
         limited(posterior, moved_bytes=8).outputs(case.new)
+
+
+def test_link_of_variances_alone_keeps_no_draws_of_too_many_outputs() -> None:
+    """The same variances and probabilities at both scales; what takes more is refused, or kept by another link."""
+    case, posterior = fit("categorical", "kfac")
+    posterior = limited(posterior, multiplications=0.0, draws=2).with_link("probit")
+    posterior = replace(posterior, knowledge=KnowledgeScale(0.25, torch.zeros(1), held_out=False))
+    kept = posterior.predict(case.new)
+    posterior = limited(posterior, factor_bytes=0)
+    found = posterior.predict(case.new)
+    for alone, factor in ((found.logits, kept.logits), (found.known, kept.known)):
+        assert isinstance(alone, VarianceMoments) and isinstance(factor, FactorMoments)
+        torch.testing.assert_close(alone.variance, factor.variance)
+    assert not torch.equal(found.known.variance, found.logits.variance)
+    torch.testing.assert_close(found.probs, kept.probs)
+    torch.testing.assert_close(posterior.outputs(case.new).variance, kept.logits.variance)
+    with pytest.raises(UnsupportedError, match="fewer inputs at a time"):
+        _ = found.epistemic
+    assert isinstance(posterior.predict(case.new, "bridge").logits, FactorMoments)
+    posterior = limited(posterior, moved_bytes=kept.logits.mean.nbytes)
+    assert isinstance(posterior.outputs(case.new), VarianceMoments)
+    with pytest.raises(TooLargeError, match="link='probit', which takes variances alone"):
+        posterior.outputs(case.new, "bridge")
 
 
 @pytest.mark.parametrize("structure", ["kfac", "full-weights"])

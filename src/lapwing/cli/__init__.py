@@ -78,7 +78,9 @@ def told_at(posterior: Any) -> str:
     if posterior.knowledge is None:
         return "at the prior that predicts"
     own = "; probabilities are the network's own" if posterior.knowledge.certain else ""
-    return f"at {posterior.at_knowledge.prior}{own}"
+    precisions = posterior.prior_precisions
+    least = "" if len(precisions) == 1 else "at least "
+    return f"at prior precision {least}{posterior.knowledge.in_words(float(precisions.min()))}{own}"
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:

@@ -19,10 +19,19 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero, d
 from lapwing.linalg.products import outer_sum
 
 LARGE = 3
-"""Rows to an eigenpair from which finding some pairs takes less than a quarter of the time of finding all."""
+"""Rows to an eigenpair from which finding some pairs takes about half of the time of finding all, or less."""
 
 DECOMPOSED = 9
 """Multiplications that all eigenpairs of m rows take, over m³."""
+
+TURNED = 8
+"""Those in whose time the triangle of r columns of m rows is found and they are turned, over m r²: as measured."""
+
+FOUND = 36
+"""Those in whose time the r leading pairs of m rows are found, beside two products, over m r²: as measured.
+
+These are factorisations of tall blocks, whose rate is a fifth of that of an eigendecomposition.
+"""
 
 
 @final
@@ -76,16 +85,20 @@ class MomentSum:
 
     @property
     def effort(self) -> int:
-        """Multiplications that ``decomposed`` will take, about; 0 where the sum is diagonal, or this was done."""
+        """Multiplications that ``decomposed`` will take, about; 0 where the sum is diagonal, or this was done.
+
+        Counted at the rate of an eigendecomposition: slower ones count as many times as they take longer.
+        """
         if self._total is None:
             rows = len(self._columns[0]) if self._columns else 0
             columns = sum(x.shape[1] for x in self._columns)
-            return 3 * rows * columns**2 + DECOMPOSED * columns**3
+            return TURNED * rows * columns**2 + DECOMPOSED * columns**3
         rows = self._total.shape[-1]
         if self._total.ndim == 1:
             return 0
         if self._rank is not None and rows >= LARGE * self._rank and self._total.numel() == rows**2:
-            return 3 * rows**2 * self._rank
+            products = 2 * rows**2 * self._rank
+            return products + FOUND * rows * self._rank**2 + DECOMPOSED * self._rank**3
         return DECOMPOSED * rows * self._total.numel()
 
     @cached_property

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from lapwing.gp import diagnosis
 from lapwing.gp.classification import LaplaceGPPosterior
 from lapwing.gp.kernels import (
@@ -26,10 +24,6 @@ from lapwing.gp.regression.functions import FunctionSamples, PriorFunctions
 from lapwing.gp.regression.posterior import GPPosterior
 from lapwing.gp.thompson import Search, choose, maximise, thompson
 from lapwing.gp.tuning import Centroids, Evidence, GPStep, Pathwise, Subset
-from lapwing.ground.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lapwing.gp.sklearn import GPRegressor
 
 __all__ = [
     "GP",
@@ -41,7 +35,6 @@ __all__ = [
     "Evidence",
     "FunctionSamples",
     "GPPosterior",
-    "GPRegressor",
     "GPStep",
     "Kernel",
     "KernelMatrix",
@@ -62,17 +55,3 @@ __all__ = [
     "maximise",
     "thompson",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """``GPRegressor`` when it is asked for: it needs scikit-learn, the rest does not."""
-    if name == "GPRegressor":
-        try:
-            from lapwing.gp.sklearn import GPRegressor
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] != "sklearn":
-                raise
-            hint = "pip install lapwing[sklearn], or lw.GP(), which needs nothing else"
-            raise ConfigError("scikit-learn, whose estimators GPRegressor is one of", str(error), hint) from error
-        return GPRegressor
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

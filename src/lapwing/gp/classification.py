@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Index, Kernel
-from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, weighted_gradient
+from lapwing.gp.kernels.base import Index, Kernel, check_differentiable
+from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, gram, weighted_gradient
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
@@ -23,6 +23,7 @@ from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, c
 from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.ground.shared import fields_of
+from lapwing.jacobian.live import live
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.mode.loss import Mode
@@ -215,22 +216,26 @@ class LaplaceGPPosterior:
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Moments | JointMoments:
         """What is known of the outputs.
 
+        Where ``x`` asks for its gradient, all of it can be differentiated in ``x``.
+
         Args:
             x: Inputs.
             joint: Whether of all inputs together.
         """
         new = self.data.check(x)
         x = wide(new)
+        if live(x):
+            check_differentiable(self.kernel)
         c = self.width
         if joint:
             check_room("covariances of outputs", (len(x) * c,) * 2, new, "fewer inputs at a time")
-        with torch.no_grad():
+        with torch.set_grad_enabled(live(x)):
             across = torch.linalg.solve_triangular(self._root, cross(self.kernel, self._exact.inputs, x), upper=False)
             features = self._features(across)
             solved = self._precision.solve(features.flatten(0, 1).mT).mT.view_as(features)
             mean = (features @ self.mode.weights).to(new)
             if joint:
-                rest = KernelMatrix(self.kernel, x).dense() - across.mT @ across
+                rest = gram(self.kernel, x) - across.mT @ across
                 within = torch.einsum("mcd,led->mcle", features, solved)
                 covariance = within + torch.einsum("ml,ce->mcle", rest, torch.eye(c).to(rest))
                 return JointMoments(mean, covariance.to(new))

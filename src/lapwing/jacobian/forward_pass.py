@@ -53,7 +53,15 @@ class Pass:
     calls: list[Call]
 
     @classmethod
-    def of(cls, network: Network, survey: Survey, inputs: Inputs, likelihood: Likelihood | None = None) -> Pass:
+    def of(
+        cls,
+        network: Network,
+        survey: Survey,
+        inputs: Inputs,
+        likelihood: Likelihood | None = None,
+        *,
+        live: bool = False,
+    ) -> Pass:
         """The pass itself, layers watched.
 
         Args:
@@ -61,9 +69,10 @@ class Pass:
             survey: What is known of its layers.
             inputs: A chunk of n examples.
             likelihood: Says where the outputs' axes are.
+            live: Whether the inputs of layers keep their graph to those of the network.
         """
         params = leaves(network)
-        returned, calls = captured(network, inputs, params)
+        returned, calls = captured(network, inputs, params, live=live)
         return cls(network, survey, inputs, likelihood, params, returned, calls)
 
     def with_survey(self, survey: Survey, likelihood: Likelihood | None = None) -> Pass:

@@ -22,6 +22,8 @@ class Limits:
         few_draws: Those in their place where making so many takes more multiplications than that too.
         draw_bytes: Bytes that draws made at a time may take, and what they do to outputs (256 MiB).
         moved_bytes: Bytes that draws of all outputs of one call may take (8 GiB).
+        factor_bytes: Bytes up to which these are kept where a link takes variances alone, for what is asked of the
+            prediction later; beyond, their sums of squares are (1 GiB).
     """
 
     training: int = 2**27
@@ -33,6 +35,7 @@ class Limits:
     few_draws: int = 16
     draw_bytes: int = 2**28
     moved_bytes: int = 2**33
+    factor_bytes: int = 2**30
 
 
 LIMITS = Limits()

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from lapwing.moments.outputs import Draws, JointMoments, Moments
-from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, WideMoments
+from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, VarianceMoments, WideMoments
 
-__all__ = ["BasisMoments", "Draws", "FactorMoments", "JointMoments", "Moments", "Outputs", "WideMoments"]
+__all__ = [
+    "BasisMoments",
+    "Draws",
+    "FactorMoments",
+    "JointMoments",
+    "Moments",
+    "Outputs",
+    "VarianceMoments",
+    "WideMoments",
+]

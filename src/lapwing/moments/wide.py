@@ -1,4 +1,4 @@
-"""What is known of outputs too many for a covariance a position: eigenvalues in one basis for all, or a factor."""
+"""What is known of outputs too many for a covariance a position: eigenvalues in one basis, a factor, or variances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground import probes
-from lapwing.ground.errors import check_bytes, check_count
+from lapwing.ground.errors import UnsupportedError, check_bytes, check_count
 from lapwing.ground.results import Shown
 from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
 from lapwing.moments.outputs import Averaged, Draws, JointMoments, Moments
@@ -350,6 +350,74 @@ class FactorMoments(WideMoments):
     def at_positions(self, positions: slice) -> FactorMoments:
         """See ``WideMoments.at_positions``."""
         return FactorMoments(self.mean.flatten(0, -2)[positions], self.factor.flatten(0, -3)[positions])
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class VarianceMoments(WideMoments):
+    """Gaussian outputs whose variances alone are known: two numbers an output, and not how outputs vary together.
+
+    Covariances, draws, and links that take either are refused.
+
+    Args:
+        mean: ``[n, *event, c]``.
+        variances: ``[n, *event, c]``.
+
+    Example:
+        >>> moments = VarianceMoments(torch.zeros(1, 3), torch.tensor([[1.0, 4.0, 9.0]]))
+        >>> moments.std
+        tensor([[1., 2., 3.]])
+    """
+
+    variances: Float[Tensor, "*batch c"]
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch c"]:
+        """Variance of each output."""
+        return self.variances
+
+    @property
+    def row_sums(self) -> Float[Tensor, "*batch c"]:
+        """Refused: see ``VarianceMoments``."""
+        raise self._refused("sums of the rows of a covariance")
+
+    @property
+    def dimensions(self) -> int:
+        """Refused: see ``VarianceMoments``."""
+        raise self._refused("roots of a covariance")
+
+    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """Refused: see ``VarianceMoments``."""
+        raise self._refused("roots of a covariance")
+
+    def covariance_rows(self, outputs: slice) -> Float[Tensor, "*batch r c"]:
+        """Refused: see ``VarianceMoments``."""
+        raise self._refused("covariances")
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
+        """Refused: see ``VarianceMoments``."""
+        raise self._refused("draws")
+
+    def scaled(self, by: float) -> VarianceMoments:
+        """Moments of the outputs times the number ``by``."""
+        return VarianceMoments(by * self.mean, by**2 * self.variances)
+
+    def widened(self, by: float) -> VarianceMoments:
+        """The same mean, and the variances times the number ``by``."""
+        return VarianceMoments(self.mean, by * self.variances)
+
+    def select(self, outputs: slice) -> VarianceMoments:
+        """Moments of some of the outputs."""
+        return VarianceMoments(self.mean[..., outputs], self.variances[..., outputs])
+
+    def at_positions(self, positions: slice) -> VarianceMoments:
+        """See ``WideMoments.at_positions``."""
+        return VarianceMoments(self.mean.flatten(0, -2)[positions], self.variances.flatten(0, -2)[positions])
+
+    def _refused(self, what: str) -> UnsupportedError:
+        expected = f"outputs of which it is known how they vary together, for {what}"
+        got = f"the variances alone of {self.mean.numel():,} outputs, which is what link 'probit' takes"
+        return UnsupportedError(expected, got, "fewer inputs at a time")
 
 
 Outputs: TypeAlias = Moments | JointMoments | Draws | WideMoments

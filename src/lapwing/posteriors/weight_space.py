@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any, final
 
 import torch
@@ -31,6 +32,7 @@ from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
@@ -45,7 +47,16 @@ from lapwing.posteriors.rounding import (
     warn_of_rounding,
 )
 from lapwing.posteriors.step import Step
-from lapwing.predictive import BasisMoments, FactorMoments, JointMoments, Moments, Outputs, WideMoments
+from lapwing.predictive import (
+    BasisMoments,
+    FactorMoments,
+    JointMoments,
+    Link,
+    Moments,
+    Outputs,
+    VarianceMoments,
+    WideMoments,
+)
 from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
@@ -246,19 +257,25 @@ class WeightPosterior(ExactPosterior):
         choices: Sequence[WeightPosterior],
         places: Int[Tensor, " p"] | None = None,
         large: int = LARGE,
+        link: Link | None = None,
     ) -> Sequence[Moments | WideMoments]:
         propagation = Propagation(self.model, tuple(choice.precision for choice in choices), large)
         if self.survey.head and self.leaves_out_correlations:
             outputs = wide_moments(propagation, inputs, places)
             return outputs if self.wide else [each.written for each in outputs]
         if self.by_draws(inputs):
-            return [choice._moments_by_draws(inputs, places) for choice in choices]
+            alone = self._variances_alone(inputs, link)
+            return [choice._moments_by_draws(inputs, places, variances_alone=alone) for choice in choices]
         mean, covariances = propagation.moments(inputs, places)
         return [Moments(mean, covariance) for covariance in covariances]
 
-    def _moments_of_both(self, inputs: Inputs, other: WeightPosterior) -> tuple[Outputs, Outputs]:
+    def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
+        """By draws no more than the link takes, where that would be too much to keep."""
+        return self._joint(inputs) if joint else self._moments(inputs, [self], link=link)[0]
+
+    def _moments_of_both(self, inputs: Inputs, other: WeightPosterior, link: Link) -> tuple[Outputs, Outputs]:
         """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
-        outputs, known = self._moments(inputs, [self, other], large=sys.maxsize)
+        outputs, known = self._moments(inputs, [self, other], large=sys.maxsize, link=link)
         return outputs, known
 
     @property
@@ -290,12 +307,22 @@ class WeightPosterior(ExactPosterior):
         """Multiplications that exact covariances of one example take: a backward pass an output, and as many again."""
         return 2.0 * self.model.width * multiplications(self.network, inputs)
 
-    def _moments_by_draws(self, inputs: Inputs, places: Int[Tensor, " p"] | None = None) -> Moments | FactorMoments:
+    def _variances_alone(self, inputs: Inputs, link: Link | None) -> bool:
+        """Whether a link takes the variances of outputs alone, and draws of them all are too much to keep beside."""
+        if not self.likelihood.labels or link != "probit" or self.model.event[-1] <= self._draws:
+            return False
+        numbers = count(inputs) * self.model.width * self._draws
+        return numbers * self.network.like.itemsize > self.model.limits.factor_bytes
+
+    def _moments_by_draws(
+        self, inputs: Inputs, places: Int[Tensor, " p"] | None = None, *, variances_alone: bool = False
+    ) -> Moments | FactorMoments | VarianceMoments:
         """Outputs known by k draws of the weights (see ``Limits``), the same at every call: ``F = J W ε / √k``.
 
         Args:
             inputs: n examples.
             places: As for ``Propagation.moments``.
+            variances_alone: Whether to keep no more than ``diag F Fᵀ``.
 
         Returns:
             ``F Fᵀ`` at each position; of more outputs than draws F itself.
@@ -310,10 +337,15 @@ class WeightPosterior(ExactPosterior):
         draws = self._draws
         outputs = self.model.event[-1]
         written = outputs <= draws
+        columns_kept = [outputs if written else draws]
+        if variances_alone:
+            columns_kept = []
         itemsize = self.network.like.itemsize
-        needed = count(inputs) * self.model.width * min(outputs, draws) * itemsize
+        needed = count(inputs) * self.model.width * prod(columns_kept) * itemsize
         got = f"{count(inputs)} examples of {self.model.width:,} outputs, which need"
         hint = "fewer inputs at a time, or weights=LastLayer()"
+        if self.likelihood.labels:
+            hint = "link='probit', which takes variances alone, " + hint
         check_bytes("covariances by draws", needed, limits.moved_bytes, got, hint)
         logger.warning(
             "exact covariances of %d outputs an example would take %.2g multiplications and %s MiB for each: they are "
@@ -338,14 +370,18 @@ class WeightPosterior(ExactPosterior):
                     means[number] = at_places(mean, places)
                     columns = torch.stack([at_places(column, places) for column in moved.unbind(-1)], -1)
                     if not drawn and not number:
-                        found = columns.new_zeros(count(inputs), *columns.shape[1:-1], outputs if written else draws)
-                    if written:
+                        found = columns.new_zeros(count(inputs), *columns.shape[1:-1], *columns_kept)
+                    if variances_alone:
+                        found[place] += columns.square().sum(-1)
+                    elif written:
                         found[place] += columns @ columns.mT
                     else:
                         found[place][..., drawn : drawn + columns.shape[-1]] = columns
                     bar.update(count(part) * columns.shape[-1])
                 drawn += deviations.shape[1]
         mean = torch.cat(means)
+        if variances_alone:
+            return VarianceMoments(mean, found.div_(draws))
         if written:
             return Moments(mean, found.div_(draws))
         return FactorMoments(mean, found.div_(draws**0.5))
@@ -364,6 +400,22 @@ class WeightPosterior(ExactPosterior):
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._moments(inputs, choices, places)
+
+    @cached_property
+    def inverse_form(self) -> InverseForm:
+        """See ``Posterior.inverse_form``; by layers in the type of the network, as predictions are."""
+        operator = self.precision.operator
+        form = operator.inverse_form()
+        return form.to(self.network.like.dtype) if self.leaves_out_correlations else form
+
+    def check_differentiable(self, inputs: Inputs) -> None:
+        """See ``Posterior.check_differentiable``."""
+        if self.by_draws(inputs):
+            raise UnsupportedError(
+                "outputs few enough to be pulled back, to differentiate their covariances in the inputs",
+                f"{self.model.width:,} outputs an example, known by draws",
+                "torch.no_grad(), or weights=LastLayer()",
+            )
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         if len(set(self.curvature.partition)) < len(self.curvature.partition):

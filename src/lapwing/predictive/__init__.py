@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lapwing.moments.outputs import Draws, JointMoments, Moments
-from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, WideMoments
+from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, VarianceMoments, WideMoments
 from lapwing.predictive.distributions import (
     Classification,
     Counts,
@@ -39,6 +39,7 @@ __all__ = [
     "OverdispersedCounts",
     "Predictive",
     "Regression",
+    "VarianceMoments",
     "WideMoments",
     "check_link",
     "concentration",

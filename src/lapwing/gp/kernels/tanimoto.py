@@ -40,6 +40,10 @@ class Tanimoto(Kernel):
         apart = torch.cdist(a, b, p=1.0)
         return torch.where(total > 0, (total - apart) / (total + apart).clamp_min(torch.finfo(a.dtype).tiny), 1.0)
 
+    def without_derivative(self, drawn: bool) -> str | None:
+        """See ``Kernel``: the features are looked up."""
+        return "functions drawn by Tanimoto's features, which are constant almost everywhere" if drawn else None
+
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
         return x.new_ones(len(x))

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.gp.kernels.base import Kernel
-from lapwing.gp.kernels.matrix import KernelMatrix, cross
+from lapwing.gp.kernels.matrix import cross, gram
 from lapwing.gp.trend import Trend, orthonormalised
+from lapwing.linear.implicit_solve import implicit_solve
 from lapwing.linear.problem import Problem
 from lapwing.linear.solvers import Solver
 from lapwing.predictive import Moments
@@ -56,8 +57,8 @@ class Covariance:
         """At all inputs together."""
         new = x.to(self.inputs)
         across, rest, slopes = self._parts(new)
-        solved = self.solver.solve(self.problem, across).value
-        return (KernelMatrix(self.kernel, new).dense() - across.mT @ solved + rest.mT @ slopes).to(x)
+        solved = implicit_solve(lambda block: self.solver.solve(self.problem, block).value, across)
+        return (gram(self.kernel, new) - across.mT @ solved + rest.mT @ slopes).to(x)
 
     def _quadratic_form(self, across: Tensor) -> Tensor:
         """``vᵀ C⁻¹ v`` of each column."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp.kernels.base import Index, Kernel, Kernels, each_of
+from lapwing.gp.kernels.base import Index, Kernel, Kernels, check_differentiable, each_of
 from lapwing.gp.kernels.matrix import check_room, cross_product
 from lapwing.gp.observations import Observations
 from lapwing.gp.regression.covariance import independent
@@ -31,6 +31,7 @@ from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
 from lapwing.ground.shared import fields_of
+from lapwing.jacobian.live import live
 from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Dense
 from lapwing.linear.solvers import Cholesky, Solver
@@ -190,6 +191,8 @@ class GPPosterior:
     ) -> Outputs:
         """What is known of the function; exact where the solver is, else with variances from functions drawn once.
 
+        Where ``x`` asks for its gradient, all of it can be differentiated in ``x``.
+
         Args:
             x: Inputs.
             joint: Whether of all inputs together.
@@ -200,7 +203,9 @@ class GPPosterior:
         c = self.data.outputs
         shape = (len(x) * c,) * 2 if joint else (len(x), c, c)
         check_room("covariances of outputs", shape, x, "fewer inputs at a time, or mean(x)")
-        with torch.no_grad():
+        if live(x):
+            check_differentiable(self.kernel, drawn=not self.solver.exact)
+        with torch.set_grad_enabled(live(x)):
             if self.solver.exact:
                 if joint:
                     return JointMoments(self.mean(x), self.joint_covariance(x))
