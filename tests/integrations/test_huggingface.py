@@ -109,11 +109,11 @@ def test_the_posterior_is_that_of_all_training_data_tuned_on_the_evaluation_data
 
 
 def test_it_is_saved_in_the_folder_of_the_checkpoint_whose_weights_it_has(tmp_path: Path) -> None:
-    options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": False}
+    options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
     callback = lw.huggingface.LaplaceCallback(RECIPE)
     trainer = trained(tmp_path, callback, **options)
     best = Path(trainer.state.best_model_checkpoint)
-    assert best.name == "checkpoint-5"  # not the last
+    assert best.name == "checkpoint-5"  # the worst, which is not the last
     model = transformers.BertForSequenceClassification.from_pretrained(best)
     x = batch_of(Texts(4, 2))
     posterior = lw.load(best / "posterior.safetensors", model)
