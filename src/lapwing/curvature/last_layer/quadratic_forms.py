@@ -15,7 +15,7 @@ from lapwing.linalg.cholesky import cholesky_or_none
 RUN = 16
 """Inputs that are multiplied with themselves and all later ones at a time."""
 
-TOGETHER = 64
+TOGETHER = 256
 """Examples whose products of inputs are made at a time, few enough to stay in the processor's cache."""
 
 DIGITS = 0.125
