@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.contractions import low_rank, multiples_of, of_outer_products, whitened_rows
-from lapwing.curvature.last_layer.quadratic_forms import QuadraticForms, quadratic_forms
+from lapwing.curvature.quadratic_forms import QuadraticForms, quadratic_forms
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
@@ -143,7 +143,7 @@ class Propagation:
         operator = held.operator
         assert isinstance(operator, Dense)
         inputs = head.columns[:, 0, :, 0]
-        if not rounded or inputs.dtype == operator.dtype:
+        if not rounded or inputs.dtype == operator.dtype or head.g.shape[3] == 1:
             return self._by_rows(operator, head, inputs)
         forms = held.shared_forms.of(operator, make=lambda: self._forms(operator, head))
         if forms is None:

@@ -91,7 +91,7 @@ class QuadraticForms:
 def quadratic_forms(
     covariance: Float[Tensor, "d d"], places: Int[Tensor, "c i"], like: Tensor
 ) -> QuadraticForms | None:
-    """The forms of a head; ``None`` of one output, and where the rest is singular to rounding.
+    """The forms of a head; ``None`` where the rest is singular to rounding, as of one output.
 
     Args:
         covariance: Σ, float64.
