@@ -311,6 +311,12 @@ MUTANTS = (
         "curvature/test_kfac.py",
     ),
     m(
+        "curvature/quadratic_forms.py:quadratic_forms",
+        "block[:, :, end - start :] += pairs[:, end:, start:end].mT",
+        "block[:, :, end - start :] -= pairs[:, end:, start:end].mT",
+        "curvature/test_quadratic_forms.py",
+    ),
+    m(
         "curvature/contractions.py:low_rank",
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",
