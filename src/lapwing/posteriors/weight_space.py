@@ -26,6 +26,7 @@ from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.precision import WIDE
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
+from lapwing.jacobian.live import live
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.products.strategy import multiplications
 from lapwing.likelihoods import Likelihood
@@ -271,7 +272,9 @@ class WeightPosterior(ExactPosterior):
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """By draws no more than the link takes, where that would be too much to keep."""
-        return self._joint(inputs) if joint else self._moments(inputs, [self], link=link)[0]
+        if joint or live(inputs):
+            return super()._linearised(inputs, link, joint, samples)
+        return self._moments(inputs, [self], link=link)[0]
 
     def _moments_of_both(self, inputs: Inputs, other: WeightPosterior, link: Link) -> tuple[Outputs, Outputs]:
         """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
