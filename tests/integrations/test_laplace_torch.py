@@ -3,7 +3,9 @@
 Its ``test_{baselaplace, lllaplace, subnetlaplace, serialization, subset_params}.py`` have functions that look at no
 internals; those named at the tests below have one here that checks the same. Not covered: the masks of its utils
 (``test_score_based_subnet_masks``, ``test_layer_subnet_masks``, ``test_full_subnet_mask``): ``lw.Subnetwork``,
-``lw.Names`` and ``lw.Mask`` stand for them; its function-space methods; ``test_map_location``, which pickles it.
+``lw.Names`` and ``lw.Mask`` stand for them; its function-space methods; ``test_map_location``, which pickles it; and
+what its own backends cannot do and these can (``test_{compatible, incompatible}_backend``, ``test_dict_data_diagEF``,
+``test_parametric_fit_y_shape``: targets ``[n]`` are taken for outputs ``[n, 1]``).
 """
 
 from __future__ import annotations
@@ -258,7 +260,7 @@ def test_predictive_of_real_targets(kind: Any, model: nn.Module) -> None:
     la = fitted(kind, model, "regression", **options)
     x, _ = tensors_of(loader_of("regression"))
     f = model(x)
-    for bad in ({"pred_type": "linear"}, {"link_approx": "other"}, {"pred_type": "nn"}, {"generator": 1}):
+    for bad in ({"pred_type": "linear"}, {"link_approx": "other"}, {"pred_type": "nn"}):
         with pytest.raises(ValueError, match="Try"):
             la(x, **bad)
     mean, covariance = la(x)

@@ -8,6 +8,7 @@ libraries are equal.
 from __future__ import annotations
 
 import abc
+import logging
 import math
 import tempfile
 import warnings
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, cast, final
+from typing import Any, ClassVar, TypeAlias, cast, final
 
 import torch
 from jaxtyping import Float, Int
@@ -41,8 +42,10 @@ from lapwing.structures import KFAC, Full, LowRank, Structure
 from lapwing.structures import Diagonal as DiagonalStructure
 from lapwing.structures.selection import All, LastLayer, Mask, Selection
 
-Scalars = float | Tensor
-"""A number, or a tensor of numbers."""
+logger = logging.getLogger(__name__)
+
+Scalars: TypeAlias = Any
+"""A number, or a vector of them; anything else is refused in a sentence."""
 
 PREDICTIVES = ("glm", "nn")
 
@@ -196,8 +199,8 @@ class BaseLaplace(abc.ABC):
         return self._fitted.network.weights.detach()
 
     @property
-    def _weights(self) -> Float[Tensor, " d"]:
-        """Means of the uncertain weights."""
+    def _weights(self) -> Tensor:
+        """Means of the uncertain weights; before a fit those of the prior."""
         return self.mean
 
     # hyper-parameters
@@ -559,7 +562,7 @@ class BaseLaplace(abc.ABC):
         Raises:
             ConfigError: If there is no such predictive or link, or not together.
         """
-        self._check_asked(pred_type, link_approx, generator)
+        check_asked(pred_type, link_approx)
         real = self.likelihood == "regression" or (self.likelihood == "reward_modeling" and not fitting)
         if pred_type == "nn":
             drawn = self._networks(x, n_samples, generator)
@@ -573,15 +576,6 @@ class BaseLaplace(abc.ABC):
         link: Any = link_approx
         prediction: Any = self.posterior.predict(self._inputs(x), link, epistemic=False)
         return prediction.probs
-
-    def _check_asked(self, pred_type: str, link_approx: str, generator: torch.Generator | None) -> None:
-        """Refuse a predictive that there is none of."""
-        check_option("pred_type", pred_type, PREDICTIVES)
-        check_option("link_approx", link_approx, LINKS)
-        if pred_type == "nn" and link_approx != "mc":
-            raise ConfigError('link_approx="mc" for pred_type="nn"', repr(link_approx), 'link_approx="mc"')
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise ConfigError("a torch.Generator", f"{generator!r:.40}", "torch.Generator().manual_seed(0)")
 
     def _real(self, x: Any, joint: bool, diagonal_output: bool) -> tuple[Tensor, Tensor]:
         """Means and covariances of the outputs."""
@@ -628,7 +622,7 @@ class BaseLaplace(abc.ABC):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "s n c"]:
         """Draws of the outputs; arguments as of a call."""
-        self._check_asked(pred_type, "mc", generator)
+        check_asked(pred_type, "mc")
         if pred_type == "nn":
             return self._networks(x, n_samples, generator)
         return self._linearised(x, n_samples, diagonal_output, generator)
@@ -728,6 +722,7 @@ class BaseLaplace(abc.ABC):
         if method == "marglik":
             check_option("prior_structure", prior_structure, ("scalar", "layerwise", "diag"))
             self._climb(n_steps, lr, init_prior_prec, prior_structure)
+            self._tell(verbose)
             return
         if val_loader is None:
             raise ConfigError("val_loader= for gridsearch", "none", "a loader of held-out data")
@@ -739,6 +734,12 @@ class BaseLaplace(abc.ABC):
             losses.append(self._held_out_loss(val_loader, loss, pred_type, link_approx, n_samples))
         finite = [value if math.isfinite(value) else math.inf for value in losses]
         self.prior_precision = grid[finite.index(min(finite))]
+        self._tell(verbose)
+
+    def _tell(self, verbose: bool) -> None:
+        """Log the prior precision, where that is wanted."""
+        if verbose:
+            logger.info("prior precision %s", self.prior_precision.tolist())
 
     def _climb(self, steps: int, lr: float, start: Scalars, prior_structure: str) -> None:
         """Adam on the log precisions."""
@@ -824,7 +825,7 @@ class BaseLaplace(abc.ABC):
             ConfigError: If it is of another approximation, likelihood or number of weights.
             MismatchError: If the network has other weights.
         """
-        own = {"cls_name": type(self).__name__, "likelihood": self.likelihood}
+        own: dict[str, object] = {"cls_name": type(self).__name__, "likelihood": self.likelihood}
         if self.params:
             own["weights"] = self.n_params
         theirs = {**state_dict, "weights": len(state_dict["mean"])}
@@ -1072,9 +1073,7 @@ class SubnetLaplace(BaseLaplace):
     subset = "subnetwork"
     additive = False
 
-    def __init__(
-        self, model: nn.Module, likelihood: str, subnetwork_indices: Tensor, *args: Any, **options: Any
-    ) -> None:
+    def __init__(self, model: nn.Module, likelihood: str, subnetwork_indices: Any, *args: Any, **options: Any) -> None:
         total = sum(value.numel() for value in model.parameters() if value.requires_grad)
         check_indices(subnetwork_indices, total)
         self.subnetwork_indices = subnetwork_indices.sort().values.to(next(model.parameters()).device)
@@ -1105,7 +1104,7 @@ class SubnetLaplace(BaseLaplace):
         return self.mean[self.subnetwork_indices]
 
     @property
-    def _weights(self) -> Float[Tensor, " d"]:
+    def _weights(self) -> Tensor:
         return self.prior_mean if self._fitted is None else self.mean_subnet
 
     def _selection(self) -> Selection:
@@ -1205,6 +1204,22 @@ class WholeMapping(nn.Module):
         """The outputs of a batch."""
         batch: MutableMapping[str, Tensor] = dict(inputs)
         return self.model(batch)
+
+
+def check_asked(pred_type: str, link_approx: str) -> None:
+    """Refuses a predictive that there is none of.
+
+    Args:
+        pred_type: The predictive.
+        link_approx: The link.
+
+    Raises:
+        ConfigError: If there is no such one, or not together.
+    """
+    check_option("pred_type", pred_type, PREDICTIVES)
+    check_option("link_approx", link_approx, LINKS)
+    if pred_type == "nn" and link_approx != "mc":
+        raise ConfigError('link_approx="mc" for pred_type="nn"', repr(link_approx), 'link_approx="mc"')
 
 
 def square_form(precision: Structured, jacobians: Float[Tensor, "n c d"]) -> Float[Tensor, "n c c"]:

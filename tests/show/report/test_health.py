@@ -111,6 +111,6 @@ def test_real_targets(tmp_path: Path) -> None:
 
 def test_what_is_no_posterior_is_refused(task: dict[str, Any]) -> None:
     with refused(ConfigError, "the posterior"):
-        lw.health(lw.baselines.PlainNetwork(task["model"]), task["test"])  # type: ignore[arg-type]
+        lw.health(lw.baselines.PlainNetwork(task["model"]), task["test"])
     with refused(ConfigError, "keep"):
         lw.health(task["posterior"], task["test"], keep=0)

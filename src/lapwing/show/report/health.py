@@ -236,7 +236,7 @@ class LeastKnown:
 
 
 def health(
-    posterior: Posterior,
+    posterior: Any,
     data: Source,
     *,
     train: Source | None = None,
