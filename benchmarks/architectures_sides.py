@@ -269,8 +269,8 @@ NETWORKS: dict[str, Callable[[int], Case]] = {
 }
 
 
-LEFT = re.compile(r"(?P<bar>[^|]*?): .*\[[\d:]+<(?P<left>[\d:]+)")
-"""A bar that says what is left."""
+LEFT = re.compile(r"(?P<bar>[^|]*?): .*\[(?P<taken>[\d:]+)<(?P<left>[\d:]+)")
+"""A bar that says what it took so far and what is left."""
 
 WORTH = 5.0
 """Seconds left from which a forecast is held against what came."""
@@ -284,20 +284,32 @@ class Forecast:
         left: Seconds.
         told: When that was.
         moved: When the bar last moved.
+        taken: Seconds that it said it took until then.
     """
 
     left: float
     told: float
     moved: float
+    taken: float
+
+    @property
+    def came(self) -> float:
+        """Seconds that came of those that were told."""
+        return self.moved - self.told
 
 
 class Terminal(io.StringIO):
-    """Notes when something was written to it and what bars say is left, and says that it is a terminal."""
+    """Notes when something was written to it and what bars say is left, and says that it is a terminal.
+
+    Of several bars of one name, one after the other, the one of which most was told counts.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.times: list[float] = []
         self.forecasts: dict[str, Forecast] = {}
+        self._moving: dict[str, Forecast] = {}
+        """The last bar of each name."""
 
     def isatty(self) -> bool:
         """A terminal, so that bars are shown."""
@@ -308,12 +320,21 @@ class Terminal(io.StringIO):
         now = time.perf_counter()
         self.times.append(now)
         if (bar := LEFT.search(text)) is not None:
-            name = bar["bar"].strip()
-            if name in self.forecasts:
-                self.forecasts[name].moved = now
-            elif (left := seconds_of(bar["left"])) >= WORTH:
-                self.forecasts[name] = Forecast(left, now, now)
+            self._note(bar["bar"].strip(), seconds_of(bar["taken"]), seconds_of(bar["left"]), now)
         return super().write(text)
+
+    def _note(self, name: str, taken: float, left: float, now: float) -> None:
+        """Note what a bar says; one that took less than before is another one."""
+        last = self._moving.get(name)
+        if last is not None and last.left >= WORTH and taken >= last.taken:
+            last.moved = now
+            last.taken = taken
+            return
+        told = Forecast(left, now, now, taken)
+        self._moving[name] = told
+        most = self.forecasts.get(name)
+        if left >= WORTH and (most is None or left > most.left):
+            self.forecasts[name] = told
 
 
 def seconds_of(clock: str) -> float:
@@ -370,7 +391,7 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
         logger.removeHandler(handler)
     moments = sorted([*ends, *terminal.times, *logged.times])
     silence = max(after - moment for moment, after in pairwise(moments))
-    told = {bar: (each.left, each.moved - each.told) for bar, each in terminal.forecasts.items()}
+    told = {bar: (each.left, each.came) for bar, each in terminal.forecasts.items()}
     longest = max(told.values(), default=None)
     facts = {} if longest is None else {"forecast": longest[0], "came": longest[1]}
     if interrupted:

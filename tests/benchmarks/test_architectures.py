@@ -46,4 +46,12 @@ def test_a_bar_is_held_against_what_came(monkeypatch: pytest.MonkeyPatch) -> Non
     for words in ("\rfit: 1 steps [00:02]", "\rfit:  20%|##  | 2/10 batches [00:04<00:16]", "fit: 9/10 [00:15<00:01]"):
         terminal.write(words)
     (told,) = terminal.forecasts.values()
-    assert (told.left, told.moved - told.told) == (16.0, 8.0) and terminal.times == [10.0, 13.0, 21.0]
+    assert (told.left, told.came) == (16.0, 8.0) and terminal.times == [10.0, 13.0, 21.0]
+
+
+def test_of_bars_of_one_name_that_of_which_most_was_told_counts() -> None:
+    terminal = Terminal()
+    for words in ("[00:04<00:16]", "[00:15<00:01]", "[00:03<00:20]", "[00:21<00:02]", "[00:01<00:09]"):
+        terminal.write(f"fit: 1/10 batches {words}")
+    (told,) = terminal.forecasts.values()
+    assert told.left == 20.0 and told.taken == 21.0

@@ -112,8 +112,8 @@ class Propagation:
         c = head.g.shape[3]
         written = self._writes_inverses(c * len(alone.a))
         itemsize = self.precisions[0].operator.dtype.itemsize
-        extra = 0 if written else max(0, self.extra)
-        numbers = c * (c * len(self.precisions) + extra)
+        beside = self.model.network.size if written else c * max(0, self.extra)
+        numbers = c * c * len(self.precisions) + beside
         size = max(1, self.model.limits.prediction // (itemsize * numbers))
         one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
@@ -144,7 +144,7 @@ class Propagation:
         operator = held.operator
         assert isinstance(operator, Dense)
         inputs = head.columns[:, 0, :, 0]
-        places = self._places(head)
+        places = self._places(head).to(operator.device)
         if inputs.dtype == operator.dtype:
             return of_outer_products(inputs, places, operator.written_inverse_root)
         forms = None

@@ -70,4 +70,4 @@ class KnowledgeScale:
 
     def __repr__(self) -> str:
         kind = "held-out" if self.held_out else "training"
-        return f"KnowledgeScale({self.in_words()}, times the prior precision, {len(self.familiar)} {kind} inputs)"
+        return f"KnowledgeScale({self.in_words()} times the prior precision, {len(self.familiar)} {kind} inputs)"

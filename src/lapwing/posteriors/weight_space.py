@@ -62,6 +62,9 @@ from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
+SMALL = 1e-8
+"""Rounding of a curvature over the prior precision, at most, with which Cholesky tells what eigenvalues do."""
+
 COPIES = 4
 """Float64 copies of a draw that are made on the way."""
 
@@ -74,11 +77,15 @@ class WeightPosterior(ExactPosterior):
     Args:
         curvature: G.
         shared_precision: Λ, once it was asked for: that of every posterior with the same prior and noise.
+        first_determinant: The precision whose determinant was asked for first, and ``log det Λ / det A``.
     """
 
     curvature: BlockedCurvature
     shared_precision: Shared[BlockedCurvature] = field(
         default_factory=Shared[BlockedCurvature], kw_only=True, metadata=UNRECORDED
+    )
+    first_determinant: Shared[tuple[BlockedCurvature, Float[Tensor, ""]]] = field(
+        default_factory=Shared[tuple[BlockedCurvature, Tensor]], kw_only=True, metadata=UNRECORDED
     )
 
     def __repr__(self) -> str:
@@ -237,6 +244,31 @@ class WeightPosterior(ExactPosterior):
     @property
     def _curvature(self) -> BlockedCurvature:
         return self.curvature
+
+    def _log_det_ratio_at_first(self) -> Float[Tensor, ""] | None:
+        """See ``ExactPosterior``: of a matrix by Cholesky, while no eigenvalues are known."""
+        first = self.first_determinant.known(self.curvature)
+        if first is None:
+            ratio = self._log_det_ratio_by_cholesky()
+            if ratio is None:
+                return None
+            first = self.first_determinant.replaced((self.precision, ratio), self.curvature)
+        precision, ratio = first
+        return ratio if precision is self.precision else None
+
+    def _log_det_ratio_by_cholesky(self) -> Float[Tensor, ""] | None:
+        """``log det Λ / det A``; ``None`` of what is no matrix, or where rounding is near the prior precision."""
+        curvature = self.curvature.operator
+        if not isinstance(curvature, Dense) or curvature.has_eigenbasis or self._known_evidence is not None:
+            return None
+        prior = self.prior_diagonal
+        rounding = torch.finfo(curvature.dtype).eps * self.noise_scale * curvature.eigenvalue_bound
+        if rounding > SMALL * float(prior.min()):
+            return None
+        operator = self.precision.operator
+        if not isinstance(operator, Dense) or not operator.has_cholesky:
+            return None
+        return operator.logdet() - prior.log().sum().to(operator.device)
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain

@@ -12,7 +12,7 @@ from torch import Tensor
 from lapwing.ground.precision import wide
 from lapwing.linalg.cholesky import cholesky_or_none
 
-RUN = 32
+RUN = 16
 """Inputs that are multiplied with themselves and all later ones at a time."""
 
 TOGETHER = 64
@@ -48,7 +48,7 @@ class QuadraticForms:
 
     shared: Float[Tensor, "i i"]
     whitening: Float[Tensor, "i i"]
-    blocks: tuple[Float[Tensor, "pairs m"], ...]
+    blocks: tuple[Float[Tensor, "pairs _"], ...]
     sizes: Float[Tensor, "c i"]
     diagonal: Float[Tensor, "c i"]
     of_pair: Int[Tensor, "c c"]
@@ -100,7 +100,7 @@ def quadratic_forms(
     """
     c, i = places.shape
     order = places.flatten()
-    by_output = covariance[order][:, order].view(c, i, c, i)
+    by_output = covariance[order[:, None], order].view(c, i, c, i)
     shared = by_output.mean((0, 2))
     whitening = cholesky_or_none(by_output.diagonal(dim1=0, dim2=2).mean(-1) - shared)
     if whitening is None:
