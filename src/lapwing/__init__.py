@@ -36,6 +36,7 @@ from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Counts, Regression
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.show import plots
+from lapwing.show.report.health import Health, health
 from lapwing.store import load, save
 from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
@@ -66,6 +67,7 @@ __all__ = [
     "Full",
     "GPrior",
     "Gaussian",
+    "Health",
     "Hessian",
     "HessianFree",
     "HeteroscedasticGaussian",
@@ -102,6 +104,7 @@ __all__ = [
     "diagnosis",
     "evaluate",
     "gp",
+    "health",
     "hessian_free",
     "load",
     "marginal",

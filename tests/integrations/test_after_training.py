@@ -49,6 +49,7 @@ def test_what_is_collated_is_collated_and_lists_of_batches_are_read_as_they_are(
 
 def test_of_several_loaders_none_is_chosen() -> None:
     assert one_loader(None, "training", "train=") is None and one_loader([], "training", "train=") is None
-    assert one_loader([1], "training", "train=") == 1 and one_loader({"a": 2}, "training", "train=") == 2
+    loader = LOADERS["shuffled"][0]
+    assert all(one_loader(given, "training", "train=") is loader for given in (loader, [loader], {"a": loader}))
     with refused(UnsupportedError, "one loader of validation data. Got 2 of them. Try validation=loader"):
-        one_loader([1, 2], "validation", "validation=loader")
+        one_loader([loader, loader], "validation", "validation=loader")

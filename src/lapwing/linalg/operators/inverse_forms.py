@@ -151,7 +151,7 @@ class KroneckerForm(InverseForm):
     def __init__(
         self,
         left: Float[Tensor, "*p o o"] | None,
-        right: Float[Tensor, "*p i i"] | None,
+        right: Float[Tensor, "*q i i"] | None,
         variances: Float[Tensor, "p o i"],
     ) -> None:
         super().__init__()
