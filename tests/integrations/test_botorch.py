@@ -95,6 +95,12 @@ def test_the_gradient_in_the_points_is_that_of_finite_differences(name: str, mod
         assert float((up - down) / (2 * step)) == pytest.approx(float(gradient.flatten()[place]), rel=1e-5, abs=1e-7)
 
 
+def test_points_that_coincide_are_drawn(models: dict[str, Any]) -> None:
+    found = models["process"].posterior(POINTS[:1, [0, 0]])
+    first, second = found.rsample(torch.Size([5]))[:, 0].unbind(1)
+    torch.testing.assert_close(first, second, rtol=0.0, atol=0.02)  # the root of the jitter
+
+
 def test_many_points_are_the_same_a_part_at_a_time(models: dict[str, Any]) -> None:
     points = normal(90, 3, 2, seed=3)
     with torch.no_grad():

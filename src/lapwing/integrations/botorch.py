@@ -11,6 +11,7 @@ from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from jaxtyping import Float
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from lapwing.gp.regression.posterior import GPPosterior
@@ -77,7 +78,8 @@ class RegressionModel(Model, abc.ABC):
         if isinstance(observation_noise, Tensor):
             variances = observation_noise.to(mean).expand(mean.shape).reshape(*batch, q * m)
             matrix = matrix + torch.diag_embed(variances)
-        several = MultitaskMultivariateNormal(mean, matrix) if m > 1 else MultivariateNormal(mean[..., 0], matrix)
+        lazy = to_linear_operator(matrix)  # factorised when it is drawn from, with jitter where points coincide
+        several = MultitaskMultivariateNormal(mean, lazy) if m > 1 else MultivariateNormal(mean[..., 0], lazy)
         found = GPyTorchPosterior(several)
         return found if posterior_transform is None else posterior_transform(found)
 
