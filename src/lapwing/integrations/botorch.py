@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
 """Networks and Gaussian processes of ours as BoTorch's models."""
 
 from __future__ import annotations
