@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -123,6 +123,7 @@ class RegressionModel(Model, abc.ABC):
         """A tensor whose dtype and device inputs have."""
 
 
+@final
 class LaplaceModel(RegressionModel):
     """A network of ours with its posterior, for acquisition functions; targets are real.
 
@@ -170,6 +171,7 @@ class LaplaceModel(RegressionModel):
         )
 
 
+@final
 class GPModel(RegressionModel):
     """A Gaussian process of ours, for acquisition functions.
 
