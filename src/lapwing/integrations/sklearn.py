@@ -230,7 +230,7 @@ class LaplaceEstimator(TableEstimator):
             network = self._untrained(inputs.shape[1], outputs)
             if not self.prefit:
                 x = torch.tensor(inputs).to(_like_of(network))
-                y = torch.tensor(targets)
+                y = torch.tensor(targets, device=x.device)
                 self._train(network, x, y if y.dtype == torch.long else y.to(x), likelihood)
             return network
 
