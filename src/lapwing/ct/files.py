@@ -121,7 +121,7 @@ def _of_matlab(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _of_hdf5(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Those of HDF5, by their paths in the file."""
     try:
-        import h5py
+        import h5py  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UnsupportedError(f"h5py, which reads {path.name}", "no such package", "pip install h5py") from error
     try:

@@ -89,8 +89,9 @@ def whitened(
         ShapeError: If there is not one a ray.
     """
     if not isinstance(noise_std, Tensor | np.ndarray | list):
-        check_positive("noise_std", noise_std, "0.05")
-        return operator, sinogram, float(noise_std)
+        number: Any = noise_std
+        check_positive("noise_std", number, "0.05")
+        return operator, sinogram, float(number)
     std = as_tensor(noise_std, like=sinogram).to(sinogram).flatten()
     return Whitened(operator, std), sinogram / std, 1.0
 
