@@ -578,6 +578,24 @@ MUTANTS = (
         "gp/kernels/test_base.py",
     ),
     m(
+        "gp/kernels/hamming.py:Hamming.gradient",
+        "rate * (weighted * differs).sum()",
+        "(weighted * differs).sum()",
+        "gp/kernels/test_hamming.py",
+    ),
+    m(
+        "gp/kernels/rational_quadratic.py:RationalQuadratic.gradient",
+        "part / (1 + part) - logarithm",
+        "part - logarithm",
+        "gp/kernels/test_distances.py",
+    ),
+    m(
+        "ct/whitened.py:whitened",
+        "sinogram / std",
+        "sinogram",
+        "ct/test_whitened.py",
+    ),
+    m(
         "gp/regression/evidence.py:GroupGradient.of",
         "wide(diagonal * group.noise)",
         "wide(diagonal)",
