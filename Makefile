@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint lint-format lint-style lint-types lint-contract bench clean
+.PHONY: help demo test integrations lint lint-format lint-style lint-types lint-contract bench clean
 
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -21,6 +21,13 @@ LOG := .venv/install.log
 PEERS := laplace-torch curvlinops-for-pytorch backpack-for-pytorch asdfghjkl \
          gpytorch einconv einops linear_operator opt_einsum unfoldNd
 
+# Packages that lapwing plugs into, in an environment of their own: they are heavy, and most people have few of them.
+PLUGGED := .venv-integrations
+PLUGGED_READY := $(PLUGGED)/.ready
+PLUGGED_PIP := $(PLUGGED)/bin/python -m pip install --no-compile -c constraints.txt
+# Their metadata asks for a torchvision too.
+PLUGGED_PEERS := $(PEERS) deepinv probly torch-uncertainty
+
 BENCHMARKS := structures products sampling
 RESULTS := benchmarks/results
 
@@ -28,6 +35,7 @@ help:
 	@echo "make demo   train, fit, tune and compare on handwritten digits; report in runs/demo/"
 	@echo "make test   all tests and doctests; ARGS=tests/linalg runs some, CHECKED=1 checks shapes and types,"
 	@echo "            COVERED=1 counts lines"
+	@echo "make integrations   the tests against scikit-learn, Lightning, Hugging Face, BoTorch and others that it plugs into"
 	@echo "make lint   format, style, types and the import contract"
 	@echo "make bench  the benchmarks, as JSON in $(RESULTS)/"
 	@echo "make clean  remove everything that was built, .venv included"
@@ -54,6 +62,18 @@ test: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --max-worker-restart=0 \
 		$(if $(CHECKED),$(CHECKER)) $(if $(COVERED),$(COVERAGE)) $(ARGS)
 
+$(PLUGGED_READY): pyproject.toml constraints.txt Makefile
+	@test -x $(PLUGGED)/bin/python || { echo "Making $(PLUGGED) with $(PYTHON)"; $(PYTHON) -m venv $(PLUGGED); }
+	@echo "Installing torch, lapwing and what it plugs into, into $(PLUGGED)"
+	@{ $(PLUGGED_PIP) torch && $(PLUGGED_PIP) -e '.[test,integrations]' && $(PLUGGED_PIP) --no-deps $(PLUGGED_PEERS); } \
+		> $(PLUGGED)/install.log 2>&1 || { cat $(PLUGGED)/install.log; exit 1; }
+	@touch $@
+
+# Tests whose package is missing are skipped, with the reason.
+integrations: $(PLUGGED_READY)
+	@OMP_NUM_THREADS=1 $(PLUGGED)/bin/python -m pytest --numprocesses=auto --dist=worksteal --max-worker-restart=0 \
+		tests/integrations $(ARGS)
+
 lint: lint-format lint-style lint-types lint-contract
 
 lint-format: $(READY)
@@ -73,5 +93,5 @@ bench: $(READY)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --json $(RESULTS)/$$name.json; done
 
 clean:
-	rm -rf .venv runs build dist docs/_build .coverage .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-integrations runs build dist docs/_build .coverage .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

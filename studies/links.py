@@ -159,7 +159,7 @@ def found(data: HeldOut[Posterior], link: Link | None, temperature: bool) -> Pos
     """What ``Validation`` finds, by outputs that several searches share."""
     network = link != "bridge"
     links = candidates(data.posterior, link)
-    search = HeldOutSearch("Validation", data, links, temperature=temperature, network=network)
+    search = HeldOutSearch("Validation", data, links, temperature=temperature, network=network, average=temperature)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return search.run(progress=False)

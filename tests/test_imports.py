@@ -5,11 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 import lapwing as lw
-from lapwing.ground.errors import ConfigError
-from tests.posterior_cases import refused
 
 CODE = """
 import sys, torch, lapwing as lw
@@ -30,15 +26,8 @@ def test_processes_and_tomography_are_imported_by_their_short_names() -> None:
     import lapwing.ct
     import lapwing.gp
     from lapwing.ct import Parallel2d
-    from lapwing.gp import GPRegressor, Matern
+    from lapwing.gp import Matern
 
     assert lapwing.gp is lw.gp and lapwing.ct is lw.ct
-    assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d and GPRegressor is lw.gp.GPRegressor
+    assert Matern is lw.gp.Matern and Parallel2d is lw.ct.Parallel2d
     assert set(lapwing.gp.__all__) >= {"GP", "Matern"} and set(dir(lapwing.ct)) >= set(lapwing.ct.__all__)
-
-
-def test_a_regressor_without_scikit_learn_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lapwing.gp.sklearn", raising=False)
-    monkeypatch.setitem(sys.modules, "sklearn.base", None)
-    with refused(ConfigError, "pip install lapwing[sklearn]"):
-        _ = lw.gp.GPRegressor

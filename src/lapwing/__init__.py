@@ -1,9 +1,12 @@
 """lapwing: trustworthy error bars for a network that is already trained.
 
 The everyday words are here; everything else is in the module it belongs to, as ``lw.solvers.CG`` and ``lw.gp.Matern``.
+Adapters to other libraries are loaded when they are asked for, as ``lw.sklearn``.
 """
 
 from __future__ import annotations
+
+from types import ModuleType
 
 from lapwing import ct, gp, metrics, posteriors, store, structures
 from lapwing.comparison import Comparison, compare
@@ -13,6 +16,7 @@ from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.gp import GP
 from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning, PrecisionWarning
+from lapwing.integrations import ADAPTERS, adapter
 from lapwing.jacobian.network.scale_invariance import normalised
 from lapwing.likelihoods import (
     Bernoulli,
@@ -32,7 +36,8 @@ from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Counts, Regression
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.show import plots
-from lapwing.store import load, save
+from lapwing.show.report.health import Health, health
+from lapwing.store import export, load, save
 from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
@@ -62,6 +67,7 @@ __all__ = [
     "Full",
     "GPrior",
     "Gaussian",
+    "Health",
     "Hessian",
     "HessianFree",
     "HeteroscedasticGaussian",
@@ -97,7 +103,9 @@ __all__ = [
     "diagnose",
     "diagnosis",
     "evaluate",
+    "export",
     "gp",
+    "health",
     "hessian_free",
     "load",
     "marginal",
@@ -113,3 +121,10 @@ __all__ = [
     "train_marginal",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The adapters to other libraries, such as ``lw.sklearn``, when one is asked for."""
+    if name in ADAPTERS:
+        return adapter(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -77,11 +78,30 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | 
 @pytest.mark.parametrize("tune", ["default", "validation", "none"])
 def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune: str) -> None:
     cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", tune, "--out", "mine"])
-    assert {"none": "log evidence"}.get(tune, "NLL it was tuned by") in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert {"none": "log evidence"}.get(tune, "NLL it was tuned by") in said
+    told = "at the prior that predicts" if tune == "none" else r"at prior precision \S+, \S+ in the last layer"
+    assert re.search(f"^error bars +{told}", said, re.MULTILINE)
     cli.main(["evaluate", "theirs:setup", "mine/posterior.safetensors"])
     scores = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
     assert 0.5 < float(scores["accuracy"]) <= 1
     assert {"nll", "ece", "ood_auroc"} <= set(scores)
+    cli.main(["info", "mine/posterior.safetensors"])
+    said = capsys.readouterr().out
+    assert (
+        "WeightPosterior" in said and "Isotropic(precision=" in said and "Sequential" in said and "60 examples" in said
+    )
+    assert ("tuned       not" in said) == (tune == "none")
+
+
+def test_health_tells_before_and_after_and_writes_a_page(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    cli.main(["fit", "theirs:setup", "--structure", "kfac", "--tune", "none", "--out", "mine"])
+    cli.main(["health", "theirs:setup", "mine/posterior.safetensors", "--out", "told"])
+    said = capsys.readouterr().out
+    assert "plain network" in said and "curvature is that of the training data" in said and "it was not tuned" in said
+    assert (folder / "told" / "health.html").is_file()
+    code, err = failure(capsys, "health", "theirs:setup", "mine/posterior.safetensors", "--out", "told")
+    assert code == 2 and "told, which has health.html" in err
 
 
 def test_fit_takes_a_pair_and_the_last_layer(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

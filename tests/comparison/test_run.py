@@ -67,6 +67,9 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
         assert [name for name in value if name in run] == [criteria[how]]
         assert run[criteria[how]] == pytest.approx(value[criteria[how]], rel=1e-9)
         assert run["prior_precision"] == pytest.approx(float(tuned.prior.precisions(tuned.network.uncertain)))
+        assert tuned.knowledge is not None and result.row("KFAC", how).certain == tuned.knowledge.certain
+        known = run["prior_precision"] * tuned.knowledge.factor, run["prior_precision"] * tuned.knowledge.head_factor
+        assert (run["knowledge_precision"], run["knowledge_precision_head"]) == pytest.approx(known)
         assert min(run[f"{step}_seconds"] for step in ("fit", "tune", "predict")) > 0
     plain = result.row("plain network").runs[0]
     assert plain["nll"] == pytest.approx(nn.functional.cross_entropy(model(test[0]), test[1]).item())

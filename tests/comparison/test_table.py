@@ -63,6 +63,29 @@ def test_table_shows_columns_in_order_spreads_and_notes() -> None:
     assert lines[4] == "full, default: Expected less. Got more. Try KFAC."
 
 
+def test_rows_of_equal_scores_are_one_line_and_the_first_line_says_to_which_tuning_added_nothing() -> None:
+    costs = ({"fit_seconds": 0.5, "prior_precision": 1e12}, {"fit_seconds": 2.0, "prior_precision": 1e12})
+    plain = Row("plain network", "", ({"nll": 0.5},))
+    same = [
+        Row(name, "default", ({"nll": 0.5, **cost},), certain=True)
+        for name, cost in zip(("KFAC", "full"), costs, strict=True)
+    ]
+    other = Row("diagonal", "default", ({"nll": 0.4, "fit_seconds": 1.0},))
+    lines = Comparison((plain, *same, other)).table().splitlines()
+    assert lines[0] == (
+        "KFAC, full by default: probabilities are the network's own; error bars are at a prior precision of their own"
+    )
+    assert lines[2].split("  ")[0] == "plain network, KFAC, full"
+    assert "0.500" in lines[2] and "1.0e+12" in lines[2] and lines[2].endswith("0.50 to 2.00")
+    assert lines[3].startswith("diagonal") and len(lines) == 4
+
+
+def test_pooled_rows_add_nothing_where_no_run_does() -> None:
+    runs = [Comparison((Row("KFAC", "default", ({"nll": 0.5},), certain=certain),)) for certain in (True, False)]
+    assert pooled([runs[0], runs[0]]).rows[0].certain
+    assert not pooled(runs).rows[0].certain
+
+
 def test_columns_that_are_not_tabled_stay_in_the_json() -> None:
     comparison = one(1.0, adaptive_ece=0.125)
     assert "adaptive" not in comparison.table()
@@ -76,6 +99,7 @@ def test_json_has_every_run_and_null_for_what_is_not_there() -> None:
         "method": "KFAC",
         "tuned_by": "default",
         "note": "",
+        "certain": False,
         "accuracy": None,
         "nll": {"mean": 2.0, "stderr": 1.0, "runs": [1.0, 3.0]},
     }

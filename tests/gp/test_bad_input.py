@@ -107,6 +107,9 @@ def test_functions_check_their_inputs_and_take_any_precision() -> None:
         (lw.gp.Constant() + lw.gp.RBF((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
         (lw.gp.Custom(lambda a, b: a), ShapeError, "a kernel from [n, p] and [m, p] to [n, m]. Got [2, 3]"),
         (lw.gp.Custom(lambda a, b: 1.0), ShapeError, "[n, m]. Got []. Try torch.exp(-torch.cdist(a, b)) as a model"),
+        (lw.gp.Columns(lw.gp.RBF(), (0, 3)), ShapeError, "4 columns or more, for active=(0, 3). Got [2, 3]"),
+        (lw.gp.Columns(lw.gp.RBF((1.0, 1.0)), (2,)), ShapeError, "inputs with 2 columns. Got 1"),
+        (lw.gp.Hamming((1.0, 1.0)), ShapeError, "inputs with 2 columns. Got 3"),
         (lw.gp.Tanimoto(), DataError, "counts, which are not negative"),
     ],
 )

@@ -89,10 +89,12 @@ class TestPredict:
         assert probs.dtype == torch.float64
         torch.testing.assert_close(probs, posterior.predict(case.new).probs, rtol=1e-5, atol=1e-5)
 
-    def test_does_not_track_gradients(self) -> None:
+    def test_tracks_gradients_where_the_inputs_ask_for_them_alone(self) -> None:
         case, posterior = fit("gaussian")
-        prediction = posterior.predict(case.new.clone().requires_grad_())
+        prediction = posterior.predict(case.new)
         assert not prediction.mean.requires_grad and not prediction.variance.requires_grad
+        prediction = posterior.predict(case.new.clone().requires_grad_())
+        assert prediction.mean.requires_grad and prediction.variance.requires_grad
 
     @pytest.mark.parametrize("ask", ["predict", "sample_functions"])
     def test_refuses_inputs_that_are_not_finite_or_none(self, ask: str) -> None:

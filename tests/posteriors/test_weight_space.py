@@ -148,6 +148,25 @@ def test_a_curvature_that_is_rounding_alone_beside_the_prior_is_refused() -> Non
         recipe.fit(model, (normal(10, 3), normal(10, 2, seed=1)))
 
 
+def test_the_evidence_at_one_prior_takes_no_eigenvalues() -> None:
+    case, posterior = fit("images", "full-weights")
+    curvature = posterior.curvature.operator
+    first = posterior.log_marginal()
+    assert isinstance(curvature, Dense) and not curvature.has_eigenbasis
+    posterior.with_hyperparameters(lw.Isotropic(9.0), case.likelihood).log_marginal()
+    assert curvature.has_eigenbasis, "a second prior asks for all"
+    by_eigenvalues = posterior.evidence.log_marginal(posterior.prior_precisions, posterior.scale)
+    assert first == pytest.approx(float(by_eigenvalues), rel=1e-12)
+    assert posterior.log_marginal() == first, "whoever asked since"
+
+
+def test_the_evidence_at_a_prior_within_rounding_is_that_of_eigenvalues() -> None:
+    case, posterior = fit("images", "full-weights")
+    weak = posterior.with_hyperparameters(lw.Isotropic(1e-12), case.likelihood)
+    weak.log_marginal()
+    assert isinstance(weak.curvature.operator, Dense) and weak.curvature.operator.has_eigenbasis
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_evidence_that_is_not_finite_is_an_error(structure: str) -> None:
     x, y = normal(12, 3), 1e160 * normal(12, 1, seed=1)

@@ -26,6 +26,7 @@ KERNELS: list[Kernel] = [
     lw.gp.RBF(0.8) * lw.gp.Linear((1.0, 3.0)),
     lw.gp.Periodic(3.0, 0.9),
     lw.gp.Tanimoto(),
+    lw.gp.Columns(lw.gp.RationalQuadratic(0.8, 0.5), (1,)) * lw.gp.Columns(lw.gp.Hamming(), (0,)),
 ]
 SOLVERS: list[Any] = [
     "auto",

@@ -1,11 +1,11 @@
-"""The command line: ``lapwing fit | evaluate | compare | report``, and ``lapwing gp``, ``lapwing ct``.
+"""The command line: ``lapwing fit | evaluate | health | info | compare | report``, and ``lapwing gp``, ``lapwing ct``.
 
 ``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | propose | demo`` for scans.
-``fit``, ``evaluate`` and ``compare`` take ``module:function``, a function of yours without arguments that returns what
-there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names ``model``,
-``train``, ``test``, ``validation``, ``ood``, ``likelihood``, ``unpack`` and ``output``. The module is looked for in the
-current folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name, and never
-over what an earlier run has left there.
+``fit``, ``evaluate``, ``health`` and ``compare`` take ``module:function``, a function of yours without arguments that
+returns what there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names
+``model``, ``train``, ``test``, ``validation``, ``ood``, ``likelihood``, ``unpack`` and ``output``. The module is looked
+for in the current folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name,
+and never over what an earlier run has left there.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def told_at(posterior: Any) -> str:
     if posterior.knowledge is None:
         return "at the prior that predicts"
     own = "; probabilities are the network's own" if posterior.knowledge.certain else ""
-    return f"at {posterior.at_knowledge.prior}{own}"
+    precisions = posterior.prior_precisions
+    least = "" if len(precisions) == 1 else "at least "
+    return f"at prior precision {least}{posterior.knowledge.in_words(float(precisions.min()))}{own}"
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:
@@ -89,13 +91,72 @@ def evaluate(setup: str, posterior: Path, /) -> None:
         posterior: What lapwing fit saved.
     """
     task = read(setup, "test")
+    loaded = loaded_for(posterior, task)
+    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
+    say(str(scores))
+
+
+def health(setup: str, posterior: Path, /, *, out: Path = Path("runs/health")) -> None:
+    """Tell before and after on test data, the least known inputs, and what gives cause for doubt; write a page.
+
+    Args:
+        setup: module:function of yours that returns a mapping with model and test, and if you wish train.
+        posterior: What lapwing fit saved.
+        out: Folder for health.html.
+    """
+    task = read(setup, "test")
+    loaded: Any = loaded_for(posterior, task)
+    make_folder(out, "health.html")
+    found = lw.health(loaded, task["test"], train=task.get("train"), unpack=task.get("unpack"))
+    say(str(found))
+    say(str(found.write(out / "health.html")))
+
+
+def info(file: Path, /) -> None:
+    """Tell what a saved posterior is, without its network.
+
+    Args:
+        file: What lapwing fit or lapwing.save saved.
+    """
+    header = lw.store.read_header(file)
+    say(f"posterior   {header['posterior']}, {file.stat().st_size:,} bytes")
+    for name in ("likelihood", "prior"):
+        if name in header:
+            say(f"{name:<10}  {outlined(header[name])}")
+    if "network" in header:
+        network = header["network"]
+        say(f"network     {network.get('class')}, SHA-256 {str(network.get('fingerprint'))[:12]}")
+    if "totals" in header:
+        totals = header["totals"]
+        say(f"fitted to   {totals.get('examples')} examples")
+    trace = header.get("trace") or []
+    say(f"tuned       {f'in {len(trace)} steps' if trace else 'not'}")
+    versions = header.get("versions", {})
+    say(f"written by  {', '.join(f'{name} {version}' for name, version in versions.items())}")
+    for name, value in header.get("notes", {}).items():
+        say(f"note        {name}: {value}")
+
+
+def outlined(record: Any) -> str:
+    """A record of a header in one line: its kind, and what is short of the rest."""
+    if not isinstance(record, Mapping):
+        return f"{record}"
+    options = [f"{name}={value}" for name, value in record.items() if name != "kind" and len(f"{value}") < 40]
+    return f"{record.get('kind', '')}({', '.join(options)})"
+
+
+def loaded_for(posterior: Path, task: Mapping[str, Any]) -> Predictor:
+    """The saved posterior around the network of a task.
+
+    Raises:
+        DataError: If there is no such file, or it is one over an image.
+    """
     if not posterior.is_file():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
     loaded = lw.load(posterior, task["model"], output=task.get("output"))
     if not isinstance(loaded, Predictor):
         raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")
-    scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
-    say(str(scores))
+    return loaded
 
 
 def compare(setup: str, /, *, out: Path = Path("runs/compare")) -> None:
@@ -142,7 +203,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed = list(sys.argv[1:] if arguments is None else arguments)
     prog = "lapwing"
     about = __doc__
-    commands: dict[str, Callable[..., None]] = {"fit": fit, "evaluate": evaluate, "compare": compare, "report": report}
+    commands: dict[str, Callable[..., None]] = {
+        "fit": fit,
+        "evaluate": evaluate,
+        "health": health,
+        "info": info,
+        "compare": compare,
+        "report": report,
+    }
     if typed[:1] == ["gp"]:
         typed = typed[1:]
         prog = "lapwing gp"

@@ -7,7 +7,7 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar, final
@@ -148,8 +148,9 @@ class Bench:
         posterior = tuned.value
         scores = self._predicted(name, posterior)
         seconds = {"fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
-        numbers = _criterion(posterior.trace, method) | _precision(posterior) | seconds
-        return _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)
+        numbers = _criterion(posterior.trace, method) | _precision(posterior) | _knowledge(posterior) | seconds
+        row = _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)
+        return replace(row, certain=_certain(posterior))
 
     def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
         """The scores of a method, by the link where it takes one."""
@@ -205,6 +206,24 @@ def _precision(posterior: Any) -> dict[str, float]:
         return {}
     precisions = posterior.prior.precisions(posterior.network.uncertain).tolist()
     return {"prior_precision": precisions[0]} if len(precisions) == 1 else {}
+
+
+def _knowledge(posterior: Any) -> dict[str, float]:
+    """The prior precisions at which it tells what it knows, where it has looked at familiar inputs."""
+    precision = _precision(posterior).get("prior_precision")
+    knowledge = getattr(posterior, "knowledge", None)
+    if knowledge is None or precision is None:
+        return {}
+    found = {"knowledge_precision": precision * knowledge.factor}
+    if knowledge.head:
+        found["knowledge_precision_head"] = precision * knowledge.head_factor
+    return found
+
+
+def _certain(posterior: Any) -> bool:
+    """Whether its probabilities are the network's own."""
+    knowledge = getattr(posterior, "knowledge", None)
+    return knowledge is not None and knowledge.certain
 
 
 def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[Any], ...], **numbers: float) -> Row:

@@ -141,6 +141,24 @@ COLUMNS = (
         False,
     ),
     Column("prior_precision", "prior precision", "neither", ".3g", "prior precision, 1 / variance of a weight", False),
+    Column(
+        "knowledge_precision",
+        "precision of error bars",
+        "neither",
+        ".3g",
+        "prior precision at which error bars are told, and inputs the network does not know; of all layers but the "
+        "last, where that has another",
+        False,
+    ),
+    Column(
+        "knowledge_precision_head",
+        "precision of error bars, last layer",
+        "neither",
+        ".3g",
+        "prior precision of the last layer at which error bars are told, where it is another",
+        False,
+        tabled=False,
+    ),
     Column("fit_seconds", "fit s", "lower", ".2f", "seconds to compute the curvature", False),
     Column("tune_seconds", "tune s", "lower", ".2f", "seconds to choose the prior, or the temperature", False),
     Column("predict_seconds", "predict s", "lower", ".2f", "seconds to predict and score all test data", False),
@@ -160,6 +178,7 @@ class Row:
             ``""`` for nothing.
         runs: Numbers by column name, one mapping a run.
         note: Why it has no numbers; ``""`` where it has.
+        certain: Whether tuning adds nothing: its probabilities are the network's own.
         predictor: What predicted, in the first run.
     """
 
@@ -167,6 +186,7 @@ class Row:
     tuned_by: str
     runs: tuple[Mapping[str, float], ...]
     note: str = ""
+    certain: bool = False
     predictor: Predictor | None = field(default=None, repr=False, compare=False)
 
     def values(self, column: str) -> tuple[float, ...]:
@@ -232,15 +252,21 @@ class Comparison:
     def table(self) -> str:
         """The table as text, with ± one standard error where there are several runs, and notes below.
 
-        Rows whose numbers are all the same, such as those of posteriors that predict as the network does, are one line.
+        Rows whose scores are the same, such as those of posteriors that predict as the network does, are one line; its
+        other numbers may be from one to another. Of posteriors to which tuning adds nothing the first line says so.
         """
         columns = [column for column in self.columns if column.tabled]
-        head = ["method", "tuned by", *(column.heading for column in columns)]
-        cells = [
-            [row.method, row.tuned_by or "–", *(shown_number(row, column) for column in columns)] for row in self.rows
-        ]
+        shown = [[shown_number(row, column) for column in columns] for row in self.rows]
+        lines = [["method", "tuned by", *(column.heading for column in columns)]]
+        for places in alike(shown, columns):
+            methods = ", ".join(dict.fromkeys(self.rows[place].method for place in places))
+            tuned_by = ", ".join(dict.fromkeys(self.rows[place].tuned_by or "–" for place in places))
+            numbers = [span([shown[place][k] for place in places]) for k in range(len(columns))]
+            lines.append([methods, tuned_by, *numbers])
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([*aligned([head, *merged(cells)], 2), *notes])
+        certain = [(row.method, row.tuned_by) for row in self.rows if row.certain]
+        first = [networks_own(certain)] if certain else []
+        return "\n".join([*first, *aligned(lines, 2), *notes])
 
     def to_dict(self) -> dict[str, Any]:
         """``columns`` and ``rows`` as JSON has them; each number as its ``mean``, ``stderr`` and ``runs``."""
@@ -258,7 +284,8 @@ class Comparison:
             estimate = row.estimate(column.name)
             runs = row.values(column.name)
             numbers[column.name] = estimate and {"mean": estimate.value, "stderr": estimate.stderr, "runs": runs}
-        return {"method": row.method, "tuned_by": row.tuned_by, "note": row.note} | as_json(numbers)
+        words = {"method": row.method, "tuned_by": row.tuned_by, "note": row.note, "certain": row.certain}
+        return words | as_json(numbers)
 
 
 def pooled(comparisons: Sequence[Comparison]) -> Comparison:
@@ -283,24 +310,52 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     return Comparison(rows, comparisons[0].known)
 
 
-def merged(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Lines of a table, method, what tuned it, and numbers; those of equal numbers are one, where there are some.
+def alike(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[list[int]]:
+    """Numbers of the rows of a table that are to be one line: those of equal scores, where they have some.
+
+    Args:
+        cells: Of each row its numbers as they are written.
+        columns: Theirs; those without a spread are no scores.
 
     Example:
-        >>> merged([["plain network", "–", "0.5"], ["KFAC", "default", "0.5"], ["full", "default", "0.4"]])
-        [['plain network, KFAC', '–, default', '0.5'], ['full', 'default', '0.4']]
+        >>> columns = [Column("nll", "NLL", "lower", ".3f", ""), Column("fit", "fit s", "lower", ".2f", "", False)]
+        >>> alike([["0.5", "–"], ["0.5", "1.0"], ["0.4", "2.0"]], columns)
+        [[0, 1], [2]]
     """
-    found: dict[tuple[str, ...], list[list[str]]] = {}
-    for number, line in enumerate(cells):
-        told = any(cell != "–" for cell in line[2:])
-        key = tuple(line[2:]) if told else (str(number), *line)
-        found.setdefault(key, []).append(list(line))
-    lines = list[list[str]]()
-    for same in found.values():
-        methods = ", ".join(dict.fromkeys(line[0] for line in same))
-        tuned_by = ", ".join(dict.fromkeys(line[1] for line in same))
-        lines.append([methods, tuned_by, *same[0][2:]])
-    return lines
+    found: dict[tuple[str, ...], list[int]] = {}
+    for place, row in enumerate(cells):
+        scores = tuple(cell for cell, column in zip(row, columns, strict=True) if column.spread)
+        told = any(cell != "–" for cell in scores)
+        found.setdefault(scores if told else (str(place), *scores), []).append(place)
+    return list(found.values())
+
+
+def span(cells: Sequence[str]) -> str:
+    """What a line of several rows writes of a number that is not the same in all: the least and the largest.
+
+    Example:
+        >>> span(["–", "0.25", "0.10"]), span(["–", "2", "2"])
+        ('0.10 to 0.25', '2')
+    """
+    known = list(dict.fromkeys(cell for cell in cells if cell != "–"))
+    if len(known) < 2:
+        return known[0] if known else "–"
+    known.sort(key=lambda cell: float(cell.replace("−", "-")))
+    return f"{known[0]} to {known[-1]}"
+
+
+def networks_own(rows: Sequence[tuple[str, str]]) -> str:
+    """What is said of rows, by method and what tuned them, to whose probabilities tuning added nothing.
+
+    Example:
+        >>> networks_own([("KFAC", "default"), ("full", "default")])
+        "KFAC, full by default: probabilities are the network's own; error bars are at a prior precision of their own"
+    """
+    by_tuning: dict[str, list[str]] = {}
+    for method, tuned_by in rows:
+        by_tuning.setdefault(tuned_by, []).append(method)
+    names = "; ".join(f"{', '.join(methods)} by {tuned_by}" for tuned_by, methods in by_tuning.items())
+    return f"{names}: probabilities are the network's own; error bars are at a prior precision of their own"
 
 
 def shown_number(row: Row, column: Column) -> str:
@@ -316,4 +371,5 @@ def _pooled(rows: Sequence[Row]) -> Row:
     first = rows[0]
     note = next((row.note for row in rows if row.note), "")
     runs = tuple(run for row in rows for run in row.runs)
-    return Row(first.method, first.tuned_by, runs, note, first.predictor)
+    certain = all(row.certain for row in rows)
+    return Row(first.method, first.tuned_by, runs, note, certain, first.predictor)

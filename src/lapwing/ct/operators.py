@@ -117,22 +117,7 @@ class FunctionMeasurement(ForwardOperator):
         )
 
     def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        u, v = (probes.gaussian([side, 1], like=self.like, generator=generator) for side in self.size)
-        pushed = self.push(v)
-        pulled = self.pull(u)
-        for name, came, fits in (("forward", pushed, u), ("adjoint", pulled, v)):
-            if came.shape != fits.shape:
-                raise ShapeError(f"{name}= to give {list(fits.shape)}", f"{list(came.shape)}", "size=(rows, pixels)")
-        here = float((u * pushed).sum())
-        there = float((v * pulled).sum())
-        scale = float(u.norm() * pushed.norm() + v.norm() * pulled.norm())
-        if not abs(here - there) <= 1e-4 * scale:
-            raise ConfigError(
-                "adjoint= to be the adjoint of forward=, <u, T v> = <Tᵀ u, v>",
-                f"{here:.6g} and {there:.6g} for a random u and v",
-                "the transposed matrix, not an inverse such as filtered back-projection",
-            )
+        check_adjoint(self, "forward=", "adjoint=", 1e-4, "the transposed matrix")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -149,6 +134,39 @@ class FunctionMeasurement(ForwardOperator):
 
     def _adjoint(self, block: Float[Tensor, "rows k"]) -> Tensor:
         return self.adjoint(block)
+
+
+def check_adjoint(operator: ForwardOperator, forward: str, adjoint: str, tolerance: float, hint: str) -> None:
+    """Refuses an operator whose pull is not the adjoint of its push, seen by a random image and observation.
+
+    Args:
+        operator: T.
+        forward: What makes ``T V``, for the message.
+        adjoint: What makes ``Tᵀ U``, for the message.
+        tolerance: By how much ``<u, T v>`` and ``<Tᵀ u, v>`` may differ, over ``|u| |T v| + |v| |Tᵀ u|``.
+        hint: What to try.
+
+    Raises:
+        ConfigError: If it is not, with by how much.
+        ShapeError: If a product has another shape.
+    """
+    generator = torch.Generator().manual_seed(0)
+    u, v = (probes.gaussian([side, 1], like=operator.like, generator=generator) for side in operator.shape)
+    pushed = operator.push(v)
+    pulled = operator.pull(u)
+    for name, came, fits in ((forward, pushed, u), (adjoint, pulled, v)):
+        if came.shape != fits.shape:
+            raise ShapeError(f"{name} to give {list(fits.shape)}", f"{list(came.shape)}", "size=(rows, pixels)")
+    here = float((u * pushed).sum())
+    there = float((v * pulled).sum())
+    scale = float(u.norm() * pushed.norm() + v.norm() * pulled.norm())
+    if not abs(here - there) <= tolerance * scale:
+        raise ConfigError(
+            f"{adjoint} to be the adjoint of {forward}, <u, T v> = <Tᵀ u, v>",
+            f"{here:.6g} and {there:.6g} for a random u and v, which differ by {abs(here - there) / scale:.2g} of "
+            f"|u| |T v| + |v| |Tᵀ u|, where rounding makes {tolerance:.0e} at most",
+            f"{hint}, not an inverse such as filtered back-projection",
+        )
 
 
 def measurement(matrix: Any) -> FunctionMeasurement:

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.contractions import low_rank, multiples_of, of_outer_products, whitened_rows
+from lapwing.curvature.quadratic_forms import QuadraticForms, quadratic_forms
 from lapwing.ground.data.inputs import Inputs, chunks, count
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.forward_pass import Pass, Workspace
 from lapwing.jacobian.layers.base import Explicit, Factor, jacobian_rows, row_products
@@ -83,7 +85,7 @@ class Propagation:
                 f = at_places(part.outputs, places)
                 bar.total = count(inputs) * f[0, ..., 0].numel()
                 if self.model.survey.head:
-                    blocks = self._of_head(part.head, places)
+                    blocks = self._of_head(part.head, places, rounded)
                     bar.update(f[..., 0].numel())
                 else:
                     blocks = self._of_outputs(part, places, room, bar)
@@ -102,50 +104,70 @@ class Propagation:
             bar.update(len(part.outputs))
         return [torch.stack(blocks, dim=1) for blocks in zip(*each, strict=True)]
 
-    def _of_head(self, head: OuterProducts, places: Int[Tensor, " p"] | None) -> list[Float[Tensor, "m c c"]]:
+    def _of_head(
+        self, head: OuterProducts, places: Int[Tensor, " p"] | None, rounded: bool
+    ) -> list[Float[Tensor, "m c c"]]:
         """The same of a head, whose positions are examples of their own and whose gradient is the identity."""
         alone = head.by_position(places)
         c = head.g.shape[3]
-        roots = self._inverse_roots(c * len(alone.a))
+        written = self._writes_inverses(c * len(alone.a))
         itemsize = self.precisions[0].operator.dtype.itemsize
-        numbers = c * (c * len(self.precisions) + max(0, self.extra))
+        beside = self.model.network.size if written else c * max(0, self.extra)
+        numbers = c * c * len(self.precisions) + beside
         size = max(1, self.model.limits.prediction // (itemsize * numbers))
-        one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
             part = alone.taken(slice(start, start + size))
-            part = self._precise(replace(part, g=one.expand(len(part.a), -1, -1, -1, -1)))
-            if roots is None:
-                each.append(self.covariances([part]))
+            if written:
+                each.append([self._of_dense(held, part, rounded) for held in self.precisions])
             else:
-                inputs = part.columns[:, 0, :, 0]
-                places = self._places(part)
-                each.append([of_outer_products(inputs, places, root) for root in roots])
+                one = torch.eye(c).to(head.a)[None, :, None, :, None].expand(len(part.a), -1, -1, -1, -1)
+                each.append(self.covariances([self._precise(replace(part, g=one))]))
         return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
 
-    def _inverse_roots(self, rows: int) -> list[Float[Tensor, "d d"]] | None:
-        """``L⁻ᵀ`` of dense precisions, where they take no more than solves with so many rows of J, and are not large.
+    def _writes_inverses(self, rows: int) -> bool:
+        """Whether inverses of dense precisions take no more than solves with so many rows of J, and are not large.
 
         Of more than ``ROOTS`` precisions one eigendecomposition takes less.
         """
         d = self.model.network.size
         if len(self.precisions) > ROOTS or 3 * rows < 2 * d:
-            return None
-        found: list[Tensor] = []
-        for held in self.precisions:
-            operator = held.operator
-            if not isinstance(operator, Dense) or d * d * operator.dtype.itemsize > self.model.limits.prediction:
-                return None
-            root = operator.written_inverse_root
-            if root is None:
-                return None
-            found.append(root)
-        return found
+            return False
+        operators = [held.operator for held in self.precisions]
+        if d * d * operators[0].dtype.itemsize > self.model.limits.prediction:
+            return False
+        return all(isinstance(operator, Dense) and operator.has_cholesky for operator in operators)
 
-    def _places(self, head: OuterProducts) -> Int[Tensor, "c i"]:
-        """Places of a head's weights among all, a row an output."""
+    def _of_dense(self, held: BlockedCurvature, head: OuterProducts, rounded: bool) -> Float[Tensor, "m c c"]:
+        """Under a dense precision that is not singular: by quadratic forms where outputs are less exact than it is."""
+        operator = held.operator
+        assert isinstance(operator, Dense)
+        inputs = head.columns[:, 0, :, 0]
+        if not rounded or inputs.dtype == operator.dtype or head.g.shape[3] == 1:
+            return self._by_rows(operator, head, inputs)
+        forms = held.shared_forms.of(operator, make=lambda: self._forms(operator, head))
+        if forms is None:
+            return self._by_rows(operator, head, inputs)
+        covariances, lost = forms.covariances(inputs)
+        if lost.any():
+            covariances[lost] = self._by_rows(operator, head, inputs[lost])
+        return covariances
+
+    def _forms(self, operator: Dense, head: OuterProducts) -> QuadraticForms | None:
+        """What the inverse of a precision makes of the inputs of a head."""
+        like = head.a.new_empty(0, dtype=torch.promote_types(head.a.dtype, torch.float32))
+        return quadratic_forms(operator.written_inverse(), self._places(operator, head), like)
+
+    def _by_rows(self, operator: Dense, head: OuterProducts, inputs: Float[Tensor, "n i"]) -> Float[Tensor, "n c c"]:
+        """``J Λ⁻¹ Jᵀ`` in the type of the precision; see ``of_outer_products``."""
+        exact = inputs if inputs.dtype == operator.dtype else wide(inputs)
+        return of_outer_products(exact, self._places(operator, head), operator.written_inverse_root)
+
+    def _places(self, operator: Dense, head: OuterProducts) -> Int[Tensor, "c i"]:
+        """Places of a head's weights among all, a row an output, where the precision is."""
         network = self.model.network
-        return head.matrix(network.part(head.names, torch.arange(network.size, device=head.a.device)))[0]
+        order = torch.arange(network.size, device=head.a.device)
+        return head.matrix(network.part(head.names, order))[0].to(operator.device)
 
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""
@@ -208,8 +230,8 @@ class Propagation:
 
     def _precise(self, factor: T) -> T:
         operator = self.precisions[0].operator
-        wide = not isinstance(operator, BlockDiagonal) and operator.dtype != self.model.network.like.dtype
-        return factor.widened() if wide else factor
+        exact = not isinstance(operator, BlockDiagonal) and operator.dtype != self.model.network.like.dtype
+        return factor.widened() if exact else factor
 
     def passes(self, inputs: Inputs) -> Iterator[Pass]:
         """Forward passes of as many examples at a time as fit ``Limits.prediction``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.ground.data.inputs import Inputs
-from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
+from lapwing.ground.data.sources import Batch, Data, Source, Unpack, inputs_of
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
@@ -81,7 +81,7 @@ def evaluate(
     with working("evaluate", progress):
         if ood is None and "epistemic" in predict_options(predictor):
             options = {"epistemic": False, **options}
-        terms, familiar, kind = _gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
+        terms, familiar, kind = gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
         foreign = None if ood is None else _strangeness_of(predictor, ood, unpack, options)
     scores = kind.scores_of(terms)
     if foreign is not None:
@@ -91,15 +91,25 @@ def evaluate(
     return scores
 
 
-def _gathered(
+def gathered(
     predictor: Predictor,
     data: Source,
     unpack: Unpack | None,
     options: Mapping[str, Any],
     *,
     with_strangeness: bool,
+    watch: Callable[[Batch, Predictive], None] | None = None,
 ) -> tuple[dict[str, Tensor], Tensor, type[Predictive]]:
-    """Terms of the scores, strangeness and kind of all predictions, on the CPU; a batch's covariances go with it."""
+    """Terms of the scores, strangeness and kind of all predictions, on the CPU; a batch's covariances go with it.
+
+    Args:
+        predictor: What predicts.
+        data: Held-out data.
+        unpack: As in ``evaluate``.
+        options: Of ``predict``.
+        with_strangeness: Whether ``strangeness`` is wanted; none otherwise.
+        watch: Is shown each batch and its prediction.
+    """
     columns: dict[str, list[Tensor]] = {}
     familiar: list[Tensor] = [torch.zeros(0)]
     kind: type[Predictive] = Predictive
@@ -112,6 +122,8 @@ def _gathered(
             columns.setdefault(name, []).append(values.cpu())
         if with_strangeness:
             familiar.append(strangeness(prediction).flatten().cpu())
+        if watch is not None:
+            watch(batch, prediction)
     return {name: torch.cat(parts) for name, parts in columns.items()}, torch.cat(familiar), kind
 
 

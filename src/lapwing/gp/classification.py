@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from lapwing.gp.kernels.base import Index, Kernel
-from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, weighted_gradient
+from lapwing.gp.kernels.base import Index, Kernel, check_differentiable, check_recorded
+from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, gram, weighted_gradient
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
 from lapwing.gp.tuning.tunable import LeastNoise
@@ -23,12 +24,14 @@ from lapwing.ground.errors import DataError, NumericalError, UnsupportedError, c
 from lapwing.ground.precision import moved, wide
 from lapwing.ground.progress import working
 from lapwing.ground.shared import fields_of
+from lapwing.jacobian.live import live
 from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.linalg import Dense, Diagonal
 from lapwing.linear.mode.loss import Mode
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
+from lapwing.posteriors.served import served, usual_answers
 from lapwing.predictive import JointMoments, Moments, Predictive
 
 JITTER = 1e-10
@@ -215,28 +218,75 @@ class LaplaceGPPosterior:
     def outputs(self, x: Float[Tensor, "m p"] | Array | list[Any], *, joint: bool = False) -> Moments | JointMoments:
         """What is known of the outputs.
 
+        Where ``x`` asks for its gradient, all of it can be differentiated in ``x``.
+
         Args:
             x: Inputs.
             joint: Whether of all inputs together.
         """
         new = self.data.check(x)
         x = wide(new)
+        if live(x):
+            check_differentiable(self.kernel)
         c = self.width
         if joint:
             check_room("covariances of outputs", (len(x) * c,) * 2, new, "fewer inputs at a time")
-        with torch.no_grad():
+        with torch.set_grad_enabled(live(x)):
             across = torch.linalg.solve_triangular(self._root, cross(self.kernel, self._exact.inputs, x), upper=False)
             features = self._features(across)
             solved = self._precision.solve(features.flatten(0, 1).mT).mT.view_as(features)
             mean = (features @ self.mode.weights).to(new)
             if joint:
-                rest = KernelMatrix(self.kernel, x).dense() - across.mT @ across
+                rest = gram(self.kernel, x) - across.mT @ across
                 within = torch.einsum("mcd,led->mcle", features, solved)
                 covariance = within + torch.einsum("ml,ce->mcle", rest, torch.eye(c).to(rest))
                 return JointMoments(mean, covariance.to(new))
             rest = (self.kernel.diagonal(x) - across.square().sum(0)).clamp_min(0.0)
             within = features @ solved.mT
             return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
+
+    @working("module")
+    def module(
+        self,
+        outputs: Sequence[str] | None = None,
+        example: Float[Tensor, "m p"] | Array | list[Any] | None = None,
+        *,
+        noise: bool = True,
+    ) -> nn.Module:
+        """What is predicted as a module of plain PyTorch, for any number of inputs; see ``Posterior.module``.
+
+        Args:
+            outputs: As there.
+            example: Some inputs, for their dtype; ``None`` for those of the data.
+            noise: As there.
+
+        Raises:
+            UnsupportedError: If the kernel cannot be recorded.
+
+        Cost:
+            Memory ``n² c²`` for c outputs; a call takes as many multiplications an input.
+        """
+        check_recorded(self.kernel)
+        x = self.data.check(self.data.inputs[:2] if example is None else example)
+        names = usual_answers(self.likelihood.labels) if outputs is None else tuple(outputs)
+        n = len(self.data)
+        c = self.width
+        root = torch.linalg.solve_triangular(self._root.mT, torch.eye(n).to(self._root), upper=True)
+        places = torch.arange(n * c, device=root.device).view(n, c).mT
+        form = self._precision.inverse_form().of_outer_products(places)
+        modes = self.mode.weights.view(n, c)
+        observed = self._exact.inputs
+
+        def predicted(new: Float[Tensor, "m p"]) -> Predictive:
+            at = wide(new)
+            across = self.kernel(at, observed) @ root
+            rest = (self.kernel.diagonal(at) - across.square().sum(1)).clamp_min(0.0)
+            mean = (across @ modes).to(new)
+            covariance = form(across) + rest[:, None, None] * torch.eye(c).to(rest)
+            return self.likelihood.predictive(Moments(mean, covariance.to(new)))
+
+        with torch.no_grad():
+            return served(predicted, x, names, noise)
 
     @working("sample functions")
     def sample_functions(

@@ -18,6 +18,7 @@ from lapwing.ground.data.inputs import Inputs, count, ordinary
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track
+from lapwing.ground.tracing import traced
 from lapwing.jacobian.layers.autodiff import autodiff_rows
 from lapwing.jacobian.layers.base import Call, Explicit, Factor, Layer
 from lapwing.jacobian.layers.capture import Survey, captured, kind_of, leaves
@@ -53,7 +54,15 @@ class Pass:
     calls: list[Call]
 
     @classmethod
-    def of(cls, network: Network, survey: Survey, inputs: Inputs, likelihood: Likelihood | None = None) -> Pass:
+    def of(
+        cls,
+        network: Network,
+        survey: Survey,
+        inputs: Inputs,
+        likelihood: Likelihood | None = None,
+        *,
+        live: bool = False,
+    ) -> Pass:
         """The pass itself, layers watched.
 
         Args:
@@ -61,9 +70,10 @@ class Pass:
             survey: What is known of its layers.
             inputs: A chunk of n examples.
             likelihood: Says where the outputs' axes are.
+            live: Whether the inputs of layers keep their graph to those of the network.
         """
         params = leaves(network)
-        returned, calls = captured(network, inputs, params)
+        returned, calls = captured(network, inputs, params, live=live)
         return cls(network, survey, inputs, likelihood, params, returned, calls)
 
     def with_survey(self, survey: Survey, likelihood: Likelihood | None = None) -> Pass:
@@ -171,6 +181,10 @@ class Pass:
                 part = kind_of(layer).kept(layer, call, gradient, n)
                 if len(cotangents) == 1:
                     stacked.append(part.unsqueeze(1))
+                    continue
+                if traced():
+                    before = stacked.pop(number) if k else part.unsqueeze(1)[:, :0]
+                    stacked.insert(number, torch.cat([before, part.unsqueeze(1)], 1))
                     continue
                 if k == 0:
                     memory = part.new_empty(0)

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.precision import wide
+from lapwing.ground.tracing import traced
 from lapwing.linalg.contrasts import from_contrasts, into_contrasts
 from lapwing.moments.rounding import clamp_rounding
 
@@ -26,7 +27,7 @@ def contrast_root(covariance: Float[Tensor, "p c c"]) -> Float[Tensor, "p c c-1"
     raised = reduced + torch.diag_embed(floor[:, None].expand(reduced.shape[:-1]))
     lower, failed = torch.linalg.cholesky_ex(raised)
     bad = failed > 0
-    if bool(bad.any()):
+    if not traced() and bool(bad.any()):
         values, vectors = torch.linalg.eigh(reduced[bad])
         known = clamp_rounding(torch.cat([values, sizes[bad, None]], -1), "eigenvalue", covariance.dtype)[:, :-1]
         root = vectors * (known + floor[bad, None]).sqrt()[:, None, :]

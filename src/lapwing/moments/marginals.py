@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
 from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.tracing import traced
 
 REACH = 6.0
 """Standard deviations, to each side of the mean, over which a Gaussian number is integrated."""
@@ -68,7 +69,7 @@ def check_overflow(values: Tensor, what: str, exponents: Tensor) -> Tensor:
     Raises:
         NumericalError: Naming the largest exponent.
     """
-    if not bool(torch.isfinite(values).all()):
+    if not traced() and not bool(torch.isfinite(values).all()):
         raise NumericalError(
             f"finite {what}",
             f"an exponent of {float(exponents.max()):g}",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
+from lapwing.ground.tracing import traced
 
 
 def clamp_rounding(values: Tensor, what: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -20,6 +21,8 @@ def clamp_rounding(values: Tensor, what: str, dtype: torch.dtype | None = None) 
     Raises:
         NumericalError: If one is negative beyond that, or not finite.
     """
+    if traced():
+        return values.clamp(min=0.0)
     if not values.numel():
         return values
     largest = float(values.detach().abs().max())

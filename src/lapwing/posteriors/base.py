@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from lapwing.curvature.fold import Totals, check_same
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.distributed import several
-from lapwing.ground.errors import UnsupportedError, check_bytes
+from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
-from lapwing.ground.files.records import Records
+from lapwing.ground.files.records import REPAIR, Records
 from lapwing.ground.layout import Params
 from lapwing.ground.precision import DOUBLE, Precision, Words, wide, wide_like
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate
 from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.live import drawn_outputs, head_places, live, live_features, live_rows
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
@@ -33,19 +34,27 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import COLUMNS
 from lapwing.linalg import Operator
+from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.capabilities import Capabilities
 from lapwing.posteriors.knowledge import KnowledgeScale
 from lapwing.posteriors.predictor import Asked, NetworkPredictor
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
+from lapwing.posteriors.served import served, usual_answers
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, WideMoments
-from lapwing.predictive.distributions.base import Knowledge
+from lapwing.predictive.distributions.base import Knowledge, Predictive
 from lapwing.priors import Prior
 
 JOINT = 2**32
 """Bytes a joint covariance of the outputs may take (4 GiB)."""
+
+NETWORKS = 16
+"""Drawn networks that a module averages over."""
+
+FEWER = "fewer inputs at a time, or torch.no_grad()"
+"""What to try where outputs with their graph are too many."""
 
 P = TypeVar("P", bound="Posterior")
 
@@ -88,9 +97,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
     def __repr__(self) -> str:
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
-        if self.knowledge is not None and self.knowledge.factor < 1.0:
+        if self.knowledge is not None and self.knowledge.weaker:
             own = "probabilities of the network, " if self.knowledge.certain else ""
-            given += f"{own}error bars at {self.knowledge.factor:.3g} times the prior precision, "
+            given += f"{own}error bars at {self.knowledge.in_words()} times the prior precision, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
@@ -152,6 +161,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         check_survey(self.survey, self.network, self.likelihood)
         self.prior.precisions(self.network.uncertain)
         self.prior.diagonal(self.network.uncertain, self.network.like)
+        head = () if self.knowledge is None else self.knowledge.head
+        if set(head) - set(self.network.names):
+            raise DataError(f"a last layer of {list(self.network.names)[-5:]}", f"{list(head)[:5]}", REPAIR)
 
     def with_checked_data(self: P) -> P:
         """The posterior, refused where the training data at hand are not those of its fit.
@@ -197,14 +209,39 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     @cached_property
     def at_knowledge(self) -> Posterior:
         """The posterior at the scale of knowledge, which predicts with its error bars; itself where it is the same."""
-        if self.knowledge is None or self.knowledge.factor == 1.0:
+        if self.knowledge is None or not self.knowledge.weaker:
             return self
-        return self.with_prior_factor(self.knowledge.factor)
+        if not self.knowledge.head:
+            return self.with_prior_factor(self.knowledge.factor)
+        return self.with_prior_factors(self.knowledge.factor, self.knowledge.head, self.knowledge.head_factor)
 
     def with_prior_factor(self: P, factor: float) -> P:
         """The posterior with all prior precisions multiplied by a number."""
         prior = self.prior.with_precisions(factor * self.prior_precisions.cpu())
         return self.with_hyperparameters(prior, self.likelihood)
+
+    def with_prior_factors(self: P, factor: float, head: Collection[str], head_factor: float) -> P:
+        """The posterior with prior precisions multiplied by a number, those of some parameters by another.
+
+        Args:
+            factor: Of all others.
+            head: The parameters.
+            head_factor: Of theirs.
+
+        Raises:
+            UnsupportedError: If the prior cannot give them a precision of their own.
+        """
+        layout = self.network.uncertain
+        prior = self.prior.split_off(head, layout)
+        if prior is None:
+            raise UnsupportedError(
+                f"a prior that gives {', '.join(head)} a precision of their own", f"{self.prior}", "Isotropic(1.0)"
+            )
+        group, groups = prior.groups(layout)
+        factors = torch.full((groups,), factor, dtype=torch.float64, device="cpu")
+        for name in head:
+            factors[group[layout.slices[name]]] = head_factor
+        return self.with_hyperparameters(prior.with_precisions(factors * prior.precisions(layout)), self.likelihood)
 
     def _at_both_scales(self, x: InputsLike, asked: Asked) -> tuple[Outputs, Knowledge | None]:
         """See ``NetworkPredictor``: both from one pass, but for joint outputs and draws; the temperature is of one."""
@@ -214,13 +251,15 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         there = self.at_knowledge
         if asked.moments:
             inputs = self._inputs(x)
-            if there is self:
+            if live(inputs):
+                outputs, known = self._live_moments(inputs, [self, there])
+            elif there is self:
                 outputs = known = self._linearised(inputs, asked.link, joint=False, samples=asked.samples)
             else:
                 outputs, known = self._moments_of_both(inputs, there, asked.link)
         else:
             outputs = self._asked(x, asked)
-            known = self._moments(self._inputs(x), [there])[0]
+            known = self._known(self._inputs(x), [there])[0]
         return outputs, Knowledge(self.likelihood.known_outputs(known), self.knowledge.familiar)
 
     def _moments_of_both(self, inputs: Inputs, other: Any, link: Link) -> tuple[Outputs, Outputs]:
@@ -464,7 +503,157 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         )
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
-        return self._joint(inputs) if joint else self._moments(inputs, [self])[0]
+        return self._joint(inputs) if joint else self._known(inputs, [self])[0]
+
+    @undisturbed()
+    @working("module")
+    def module(
+        self,
+        outputs: Sequence[str] | None = None,
+        example: InputsLike | None = None,
+        *,
+        noise: bool = True,
+        linearised: bool = True,
+        samples: int = NETWORKS,
+        generator: torch.Generator | int | None = 0,
+    ) -> nn.Module:
+        """What is predicted as a module of plain PyTorch, for any number of examples: a server needs no lapwing.
+
+        The network and what the covariance is made from are in buffers; link, temperature and noise are those that the
+        posterior has now. Checks of numbers are left out: inputs that are not finite give answers that are not.
+
+        Args:
+            outputs: Of ``"mean"``, ``"std"``, ``"variance"``, ``"covariance"``, ``"probs"``, ``"labels"``,
+                ``"confidence"``, ``"entropy"``, ``"uncertainty"``, ``"aleatoric"`` and ``"epistemic"`` those wanted,
+                which are what predictions have of these names; ``None`` for probabilities, or means, and standard
+                deviations.
+            example: Some inputs, by which it is recorded; ``None`` for training inputs, where these are at hand.
+            noise: Whether the first four are those of targets, their noise included; of logits there is none.
+            linearised: Whether the network is taken as linear; ``False`` averages networks with drawn weights.
+            samples: Networks that are drawn then.
+            generator: Source of randomness for them, or the seed of one.
+
+        Returns:
+            A module that takes what the network takes, tensors in order, in its dtype, and returns a dict of tensors.
+
+        Raises:
+            ConfigError: If there is no example, or an output that the prediction has not.
+            UnsupportedError: If the posterior holds no curvature, or its predictions cannot be recorded.
+
+        Cost:
+            Seconds, once. A call of last layers is a forward pass and a product; of other linearised networks also a
+            vectorised backward pass for each output, and ``n c d`` numbers; of drawn ones ``samples`` forward passes.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
+            >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+            >>> found = posterior.module()(x[:4])
+            >>> torch.allclose(found["probs"], posterior.predict(x[:4]).probs, atol=1e-5)
+            True
+        """
+        names = usual_answers(self.likelihood.labels) if outputs is None else tuple(outputs)
+        inputs = self._inputs(self._first_inputs() if example is None else example)
+        if linearised:
+            self.check_differentiable(inputs)
+            _ = self.inverse_form
+            knows = "epistemic" in names
+            return served(lambda given: self._predicted(given, knows), inputs, names, noise)
+        source = probes.generator_of(generator)
+        weights = self.sample(samples, generator=source)
+        return served(lambda given: self._predicted_by(given, weights), inputs, names, noise)
+
+    def half(self) -> NoReturn:
+        """Refused: variances are small differences of large numbers, which half precision has not the digits for.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            "a posterior in float32 or float64, whose variances are small differences of large numbers",
+            "half(), in which three digits are left of each",
+            "posterior.to(device) for another device, or fitting model.half(), whose curvature is kept in float64",
+        )
+
+    def _first_inputs(self) -> Inputs:
+        """Some training inputs."""
+        if self.data is None:
+            raise ConfigError("example=, some inputs by which a module is recorded", "None", "module(example=x[:2])")
+        return self.data.first()
+
+    def _predicted(self, inputs: Inputs, knows: bool) -> Predictive:
+        """The prediction by plain PyTorch; with what is known, where that is asked for."""
+        there = self.at_knowledge if knows else self
+        choices = [self] if there is self else [self, there]
+        moments = self._plain_moments(inputs, choices)
+        prediction = self.likelihood.predictive(moments[0], self.link, temperature=self.temperature)
+        if not knows or (self.knowledge is None and self.temperature == 1.0):
+            return prediction
+        return replace(prediction, knowledge=Knowledge(self.likelihood.known_outputs(moments[-1])))
+
+    def _predicted_by(self, inputs: Inputs, weights: Float[Tensor, "s d"]) -> Predictive:
+        """The same of networks with these weights."""
+        return self.likelihood.predictive(
+            Draws(drawn_outputs(self.model, inputs, weights)), self.link, temperature=self.temperature
+        )
+
+    def _known(self, inputs: Inputs, choices: Sequence[Any]) -> Sequence[Moments | WideMoments]:
+        """Linearised outputs under each choice, with their graph where ``inputs`` ask for their gradient."""
+        return self._live_moments(inputs, choices) if live(inputs) else self._moments(inputs, choices)
+
+    def _live_moments(self, inputs: Inputs, choices: Sequence[Any]) -> list[Moments]:
+        """Linearised outputs with their graph to the inputs, under each choice."""
+        self.check_differentiable(inputs)
+        return self._plain_moments(inputs, choices)
+
+    def _plain_moments(self, inputs: Inputs, choices: Sequence[Any]) -> list[Moments]:
+        """The same by plain PyTorch, without checks of numbers."""
+        model = self.model
+        if model.survey.head and self.network.index is None:
+            features = live_features(model, inputs)
+            mean = features.mean
+            needed = mean.numel() * mean.shape[-1] * mean.itemsize
+            check_bytes("covariances", needed, JOINT, f"{mean.shape[-1]:,} outputs a position, which need", FEWER)
+            blocks = [choice.head_form(features.inputs) for choice in choices]
+        else:
+            outputs = live_rows(model, inputs)
+            mean = outputs.mean
+            rows = outputs.rows.flatten(0, 1)
+            blocks = [choice.covariance_of(rows) for choice in choices]
+        return [Moments(mean, block.to(mean).view(*mean.shape, mean.shape[-1])) for block in blocks]
+
+    def _live_joint_moments(self, inputs: Inputs) -> JointMoments:
+        """The same of all inputs together."""
+        self.check_differentiable(inputs)
+        outputs = live_rows(self.model, inputs)
+        mean = outputs.mean
+        (covariance,) = self.covariance_of(outputs.rows.flatten(0, 2)[None])
+        return JointMoments(mean, covariance.to(mean).view(*mean.shape, *mean.shape))
+
+    def check_differentiable(self, inputs: Inputs) -> None:
+        """Refuse, by an ``UnsupportedError``, to differentiate what is predicted there, where it cannot be."""
+
+    def covariance_of(self, rows: Float[Tensor, "m k d"]) -> Float[Tensor, "m k k"]:
+        """``J Λ⁻¹ Jᵀ`` of m blocks of rows of J, differentiable in them."""
+        return self.inverse_form(rows)
+
+    @cached_property
+    def inverse_form(self) -> InverseForm:
+        """``J Λ⁻¹ Jᵀ`` of any rows of J, as a module of plain PyTorch.
+
+        Raises:
+            UnsupportedError: If the posterior holds no curvature.
+        """
+        raise UnsupportedError(
+            "a posterior that holds its curvature",
+            f"{type(self).__name__}, whose curvature is not held but in its training data",
+            "fitting again with structure LowRank(100), KFAC() or Full()",
+        )
+
+    @cached_property
+    def head_form(self) -> Callable[[Float[Tensor, "m i"]], Float[Tensor, "m c c"]]:
+        """The same of a layer that makes the outputs, from its inputs alone."""
+        return self.inverse_form.of_outer_products(head_places(self.model))
 
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         drawn = self.sample(samples, generator=generator)
@@ -481,7 +670,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         needed = size**2 * self.network.like.itemsize
         hint = "fewer inputs at a time, or Sampled(), whose sample_functions and link='mc' keep the draws alone"
         check_bytes("a joint covariance", needed, JOINT, f"{size:,} outputs, which need", hint)
-        return self._joint_moments(inputs)
+        return self._live_joint_moments(inputs) if live(inputs) else self._joint_moments(inputs)
 
     @abc.abstractmethod
     def _moments(self, inputs: Inputs, choices: Sequence[Any]) -> Sequence[Moments | WideMoments]:
@@ -501,6 +690,10 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             pass an output. Beside the result, memory of a chunk of inputs, about 128 MiB.
         """
         model = self.model
+        if live(inputs):
+            outputs = live_rows(model, inputs)
+            moved = outputs.rows @ draws.to(outputs.rows)
+            return outputs.mean, moved.view(*outputs.mean.shape, -1)
         columns = draws.shape[1]
         backward = columns >= model.width  # a backward pass an output, rather than two forward passes a column
         together = model.chunk(model.width if backward else min(columns, COLUMNS))

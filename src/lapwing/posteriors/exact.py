@@ -46,9 +46,15 @@ class ExactPosterior(Posterior):
             NumericalError: If it is not finite.
 
         Cost:
-            One factorisation of the curvature, kept for the next call. No data.
+            One factorisation of the curvature, kept for the next call. Of a matrix by Cholesky for the first prior that
+            asks, by eigenvalues, which serve all priors, from the second on. No data.
         """
-        return finite_evidence(float(self.evidence.log_marginal(self.prior_precisions, self.scale)))
+        ratio = self._log_det_ratio_at_first()
+        if ratio is None:
+            found = self.evidence.log_marginal(self.prior_precisions, self.scale)
+        else:
+            found = self.joint_evidence.log_joint(self.prior_precisions, self.scale) - 0.5 * ratio
+        return finite_evidence(float(found))
 
     @working("effective dimension")
     def effective_dimension(self) -> float:
@@ -58,8 +64,17 @@ class ExactPosterior(Posterior):
     @property
     def evidence(self) -> LogEvidence:
         """The evidence as a function of prior precision and noise."""
-        sources = (self.model, self.totals, self._curvature)
-        return self.shared_evidence.of(*sources, make=lambda: self._evidence(self._complexity()))
+        return self.shared_evidence.of(*self._evidence_sources, make=lambda: self._evidence(self._complexity()))
+
+    @property
+    def _known_evidence(self) -> LogEvidence | None:
+        """The same where it was asked for before."""
+        return self.shared_evidence.known(*self._evidence_sources)
+
+    @property
+    def _evidence_sources(self) -> tuple[object, ...]:
+        """What the evidence as a function of prior and noise is made from."""
+        return self.model, self.totals, self._curvature
 
     def with_hyperparameters(self: P, prior: Prior, likelihood: Likelihood, steps: tuple[Step, ...] = ()) -> P:
         """See ``Posterior.with_hyperparameters``; the factorisation behind the evidence is shared."""
@@ -69,6 +84,10 @@ class ExactPosterior(Posterior):
         if not within():  # a search tries many, and warns of the last
             changed.warn_of_precision()
         return changed
+
+    def _log_det_ratio_at_first(self) -> Float[Tensor, ""] | None:
+        """``log det Λ / det A`` of the first prior that asks, where at one it takes less than as a function of it."""
+        return None
 
     @property
     @abc.abstractmethod

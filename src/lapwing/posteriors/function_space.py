@@ -18,7 +18,7 @@ from lapwing.curvature.tangent_kernel import TangentKernel, joint
 from lapwing.curvature.training_rows import TrainingRows
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, chunks
-from lapwing.ground.errors import DataError, UnsupportedError
+from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.precision import WIDE, wide, wide_like
@@ -29,8 +29,10 @@ from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods import Likelihood
 from lapwing.linalg import Diagonal, FunctionOperator, Operator
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, semidefinite
+from lapwing.linalg.operators.inverse_forms import SumForm
 from lapwing.linear.evidence import Complexity
 from lapwing.linear.log_det_ratio import Determinant, Spectrum
+from lapwing.posteriors.base import JOINT
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import excess, some_inputs, variances, warn_of_products
@@ -252,6 +254,21 @@ class FunctionPosterior(ExactPosterior):
         """``K*x S``, float64."""
         kernel = TangentKernel(self.model)
         return wide(kernel.cross(inputs, self.rows, self._variance))
+
+    @cached_property
+    def inverse_form(self) -> SumForm:
+        """See ``Posterior.inverse_form``: ``A⁻¹ - A⁻¹ J̃ᵀ W Wᵀ J̃ A⁻¹``.
+
+        Raises:
+            TooLargeError: If ``J̃ᵀ W`` is of more than ``JOINT`` bytes.
+        """
+        d = self.network.size
+        m = self.grams.shape[-1]
+        got = f"those of {m:,} training rows and {d:,} weights, which need"
+        check_bytes("training rows of the Jacobian", 8 * d * m, JOINT, got, "Full(view='weights'), or KFAC()")
+        with torch.no_grad():
+            pulled = wide(self.rows.pull(self.model, self._root.to(self.network.like)))
+        return SumForm(self._variance, taken=self._variance[:, None] * pulled)
 
     def _moments(self, inputs: Inputs, choices: Sequence[FunctionPosterior]) -> list[Moments]:
         variances, multiples = distinct([self._variance, *(choice._variance for choice in choices)])

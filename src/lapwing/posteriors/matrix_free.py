@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -20,9 +21,11 @@ from lapwing.ground.precision import wide
 from lapwing.ground.progress import track, working
 from lapwing.ground.results import Estimate, Solution, joined_solutions
 from lapwing.jacobian.layers.base import jacobian_rows
+from lapwing.jacobian.live import head_places
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.likelihoods.base import identity_cotangents
 from lapwing.linalg.log_determinant import log_determinant
+from lapwing.linear.implicit_solve import implicit_solve
 from lapwing.linear.solvers import Root
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
 from lapwing.predictive import JointMoments, Moments
@@ -187,6 +190,35 @@ class MatrixFreePosterior(IterativePosterior):
                 at_positions.append(jacobian_rows(self.network, forward.factors(cotangents)))
             rows = torch.stack(at_positions, dim=1).flatten(0, 1)
             yield f, rows, self.solve(rows.flatten(0, -2).mT)
+
+    def covariance_of(self, rows: Float[Tensor, "m k d"]) -> Float[Tensor, "m k k"]:
+        """See ``Posterior.covariance_of``; each derivative is another solve.
+
+        Warns:
+            ConvergenceWarning: If a solve missed its tolerance.
+        """
+        columns = rows.flatten(0, 1).mT
+        solved = implicit_solve(self._warned_solve, columns).mT.view(rows.shape)
+        covariance = wide(rows) @ wide(solved).mT
+        return (covariance + covariance.mT) / 2
+
+    def _warned_solve(self, b: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        """``Λ⁻¹ b``."""
+        solution = self.solve(b)
+        warn_unless(solution, self.solver.cure)
+        return solution.value
+
+    @cached_property
+    def head_form(self) -> Callable[[Float[Tensor, "m i"]], Float[Tensor, "m c c"]]:
+        """See ``Posterior.head_form``; the rows are written down."""
+        places = head_places(self.model)
+
+        def covariance(inputs: Float[Tensor, "m i"]) -> Float[Tensor, "m c c"]:
+            shape = (len(inputs), *places.shape)
+            rows = inputs.new_zeros(*shape[:2], self.network.size)
+            return self.covariance_of(rows.scatter(2, places.expand(shape), inputs[:, None].expand(shape)))
+
+        return covariance
 
     def _moments(self, inputs: Inputs, choices: Sequence[MatrixFreePosterior]) -> list[Moments]:
         solved = [choice.solved_outputs(inputs) for choice in choices]

@@ -29,6 +29,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.linalg.operators.eigenbasis import decompose
+from lapwing.linalg.operators.inverse_forms import SumForm
 from lapwing.linear.log_det_ratio import Complexity, complexity_of_compression, metric_root
 from lapwing.posteriors.exact import ExactPosterior, distinct
 from lapwing.posteriors.record import check_part_shape
@@ -269,6 +270,16 @@ class NystromPosterior(ExactPosterior):
         layout = self.network.uncertain
         group = self.prior.groups(layout)[0]
         return complexity_of_compression(self.changes, self.compressed, group, self.prior.relative(layout))
+
+    @cached_property
+    def inverse_form(self) -> SumForm:
+        """See ``Posterior.inverse_form``."""
+        w = wide(self.changes)
+        within = self.compression
+        added = w @ within.root
+        if not self.residual:
+            return SumForm(added=added)
+        return SumForm(1.0 / self.prior_diagonal, added=added, taken=w @ within.prior_root)
 
     def _moments(self, inputs: Inputs, choices: Sequence[NystromPosterior]) -> list[Moments]:
         if not self.residual:

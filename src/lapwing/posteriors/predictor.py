@@ -14,7 +14,8 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared, fields_of
-from lapwing.jacobian.network.modes import undisturbed
+from lapwing.jacobian.live import live
+from lapwing.jacobian.network.modes import predicting
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
 from lapwing.moments import Draws, Outputs
@@ -61,7 +62,7 @@ class NetworkPredictor(abc.ABC):
     def network(self) -> Network:
         """The network at its trained weights."""
 
-    @undisturbed()
+    @predicting()
     @working("predict")
     def outputs(
         self,
@@ -80,12 +81,12 @@ class NetworkPredictor(abc.ABC):
         """
         source = probes.generator_of(generator)
         inputs = self._inputs(x)
-        with torch.no_grad():
+        with torch.set_grad_enabled(live(inputs)):
             if not linearised:
                 return self._networks(inputs, samples, source)
             return self._linearised(inputs, link or self.link, joint, samples)
 
-    @undisturbed()
+    @predicting()
     @working("predict")
     def predict(
         self,
@@ -100,7 +101,8 @@ class NetworkPredictor(abc.ABC):
     ) -> Predictive:
         """Predictive distribution of the targets at ``x``: what is known of the outputs there, through the link.
 
-        The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7).
+        The linearised predictive has ``f ~ N(f(x), J Λ⁻¹ Jᵀ)`` (Immer et al. 2021, equation 7). Where ``x`` asks for
+        its gradient, all of it can be differentiated in ``x``; else nothing keeps a graph.
 
         Args:
             x: Inputs of n examples, as the network takes them, or an array, a data frame or lists of their numbers;
@@ -124,11 +126,14 @@ class NetworkPredictor(abc.ABC):
             ConfigError: If the generator is none, or there are no draws where some are needed.
             DataError: If there are no inputs, or they are not finite.
             MismatchError: If the network was written to since the fit.
-            UnsupportedError: If refits are asked for what they have not.
+            TooLargeError: If ``x`` asks for its gradient, and the rows of the Jacobian with their graph are too large.
+            UnsupportedError: If refits are asked for what they have not; if ``x`` asks for its gradient and the network
+                cannot be vectorised.
 
         Cost:
             Linearised: a forward and c backward passes through the activations; at two scales from the same passes.
-            Otherwise ``samples`` forward passes. ``.epistemic`` itself is computed when it is asked for.
+            Otherwise ``samples`` forward passes. ``.epistemic`` itself is computed when it is asked for. Where ``x``
+            asks for its gradient, of last layers a forward pass, of others the ``n c d`` numbers of J with their graph.
 
         Example:
             >>> import lapwing as lw
@@ -140,7 +145,7 @@ class NetworkPredictor(abc.ABC):
         source = probes.generator_of(generator)
         link = link or self.link
         asked = Asked(link, joint, linearised, samples, source)
-        with torch.no_grad():
+        with torch.set_grad_enabled(live(x)):
             outputs, knowledge = self._at_both_scales(x, asked) if epistemic else (self._asked(x, asked), None)
             prediction = self.likelihood.predictive(
                 outputs, link, temperature=self.temperature, samples=samples, generator=source
@@ -221,7 +226,7 @@ class NetworkPredictor(abc.ABC):
 
     def _inputs(self, x: InputsLike) -> Inputs:
         self.network.check_unchanged()
-        return checked(x, self.network.like)
+        return checked(x, self.network.like, live=torch.is_grad_enabled())
 
     @abc.abstractmethod
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:

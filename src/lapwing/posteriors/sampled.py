@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, final, get_args
 
 import torch
@@ -23,6 +24,7 @@ from lapwing.ground.shared import Shared
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
+from lapwing.linalg.operators.inverse_forms import SumForm
 from lapwing.linear.perturbation import NOISE, Perturbation
 from lapwing.posteriors.effective_dimension import Estimator, by_draws, output_squares
 from lapwing.posteriors.iterative import IterativePosterior, warn_unless
@@ -281,6 +283,11 @@ class SampledPosterior(IterativePosterior):
             self.draws, self.prior_diagonal, group, lambda: self.noise_scale * self.output_squares, estimator
         )
         return Estimate(dimensions.total, dimensions.error if self.samples > 1 else math.inf, self.samples)
+
+    @cached_property
+    def inverse_form(self) -> SumForm:
+        """See ``Posterior.inverse_form``; by the draws."""
+        return SumForm(added=self.draws / self.samples**0.5)
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """For link ``"mc"`` the draws themselves."""

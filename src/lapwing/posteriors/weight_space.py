@@ -26,12 +26,14 @@ from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.precision import WIDE
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
+from lapwing.jacobian.live import live
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.products.strategy import multiplications
 from lapwing.likelihoods import Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
+from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import complexity_of
 from lapwing.posteriors.exact import ExactPosterior
@@ -60,6 +62,9 @@ from lapwing.priors import Prior
 
 logger = logging.getLogger(__name__)
 
+SMALL = 1e-8
+"""Rounding of a curvature over the prior precision, at most, with which Cholesky tells what eigenvalues do."""
+
 COPIES = 4
 """Float64 copies of a draw that are made on the way."""
 
@@ -72,11 +77,15 @@ class WeightPosterior(ExactPosterior):
     Args:
         curvature: G.
         shared_precision: Λ, once it was asked for: that of every posterior with the same prior and noise.
+        first_determinant: The precision whose determinant was asked for first, and ``log det Λ / det A``.
     """
 
     curvature: BlockedCurvature
     shared_precision: Shared[BlockedCurvature] = field(
         default_factory=Shared[BlockedCurvature], kw_only=True, metadata=UNRECORDED
+    )
+    first_determinant: Shared[tuple[BlockedCurvature, Float[Tensor, ""]]] = field(
+        default_factory=Shared[tuple[BlockedCurvature, Tensor]], kw_only=True, metadata=UNRECORDED
     )
 
     def __repr__(self) -> str:
@@ -236,6 +245,31 @@ class WeightPosterior(ExactPosterior):
     def _curvature(self) -> BlockedCurvature:
         return self.curvature
 
+    def _log_det_ratio_at_first(self) -> Float[Tensor, ""] | None:
+        """See ``ExactPosterior``: of a matrix by Cholesky, while no eigenvalues are known."""
+        first = self.first_determinant.known(self.curvature)
+        if first is None:
+            ratio = self._log_det_ratio_by_cholesky()
+            if ratio is None:
+                return None
+            first = self.first_determinant.replaced((self.precision, ratio), self.curvature)
+        precision, ratio = first
+        return ratio if precision is self.precision else None
+
+    def _log_det_ratio_by_cholesky(self) -> Float[Tensor, ""] | None:
+        """``log det Λ / det A``; ``None`` of what is no matrix, or where rounding is near the prior precision."""
+        curvature = self.curvature.operator
+        if not isinstance(curvature, Dense) or curvature.has_eigenbasis or self._known_evidence is not None:
+            return None
+        prior = self.prior_diagonal
+        rounding = torch.finfo(curvature.dtype).eps * self.noise_scale * curvature.eigenvalue_bound
+        if rounding > SMALL * float(prior.min()):
+            return None
+        operator = self.precision.operator
+        if not isinstance(operator, Dense) or not operator.has_cholesky:
+            return None
+        return operator.logdet() - prior.log().sum().to(operator.device)
+
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
         return complexity_of(self.curvature.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
@@ -270,7 +304,9 @@ class WeightPosterior(ExactPosterior):
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """By draws no more than the link takes, where that would be too much to keep."""
-        return self._joint(inputs) if joint else self._moments(inputs, [self], link=link)[0]
+        if joint or live(inputs):
+            return super()._linearised(inputs, link, joint, samples)
+        return self._moments(inputs, [self], link=link)[0]
 
     def _moments_of_both(self, inputs: Inputs, other: WeightPosterior, link: Link) -> tuple[Outputs, Outputs]:
         """See ``Posterior``; variances of large layers are made, which nodes between eigenvalues would only be near."""
@@ -399,6 +435,22 @@ class WeightPosterior(ExactPosterior):
         inputs = self._inputs(x)
         with torch.no_grad():
             return self._moments(inputs, choices, places)
+
+    @cached_property
+    def inverse_form(self) -> InverseForm:
+        """See ``Posterior.inverse_form``; by layers in the type of the network, as predictions are."""
+        operator = self.precision.operator
+        form = operator.inverse_form()
+        return form.to(self.network.like.dtype) if self.leaves_out_correlations else form
+
+    def check_differentiable(self, inputs: Inputs) -> None:
+        """See ``Posterior.check_differentiable``."""
+        if self.by_draws(inputs):
+            raise UnsupportedError(
+                "outputs few enough to be pulled back, to differentiate their covariances in the inputs",
+                f"{self.model.width:,} outputs an example, known by draws",
+                "torch.no_grad(), or weights=LastLayer()",
+            )
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         if len(set(self.curvature.partition)) < len(self.curvature.partition):

@@ -14,6 +14,7 @@ from torch.quasirandom import SobolEngine
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.tracing import traced
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 
@@ -129,6 +130,8 @@ def expected_sigmoid(
         >>> expected_sigmoid(torch.tensor([2.0, 2.0, 2.0]), torch.tensor([0.0, 4.0, 1e8]))
         tensor([0.8808, 0.7752, 0.5001])
     """
+    if traced():
+        return _expected(wide(mean).reshape(-1), wide(variance).reshape(-1)).view(mean.shape).to(mean)
     step = max(1, max_bytes // (8 * _NODES * 3))
     pieces = zip(mean.reshape(-1).split(step), variance.reshape(-1).split(step), strict=True)
     found = torch.cat([_expected(wide(m), wide(v)) for m, v in pieces])
@@ -175,6 +178,8 @@ def over_positions(
         max_bytes: Memory for the positions of one call.
     """
     mean = moments.mean
+    if traced():
+        return function(moments.at_positions(slice(None))).view(mean.shape).to(mean)
     room = min(max_bytes, CACHED) if mean.device.type == "cpu" else max_bytes
     step = max(1, room // each)
     pieces = [slice(start, start + step) for start in range(0, mean[..., 0].numel(), step)]

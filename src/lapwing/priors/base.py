@@ -112,6 +112,18 @@ class Prior(abc.ABC):
         """
         return None
 
+    def split_off(self, names: Collection[str], layout: Layout) -> Prior | None:
+        """The same prior, in which the weights of some parameters share no precision with others.
+
+        Args:
+            names: Of the parameters.
+            layout: Names and shapes of the weights.
+
+        Returns:
+            ``None`` where this kind of prior cannot be.
+        """
+        return None
+
     def shares(self, other: Prior, layout: Layout) -> bool:
         """Whether another prior differs in nothing but its precisions.
 

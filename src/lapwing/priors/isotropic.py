@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.layout import Layout
 from lapwing.priors.base import Prior, checked_one
+from lapwing.priors.layerwise import Layerwise
 
 
 @final
@@ -52,3 +55,7 @@ class Isotropic(Prior):
                 "Isotropic(1.0) and lapwing.tune for a network trained without weight decay",
             )
         return cls(weight_decay * n)
+
+    def split_off(self, names: Collection[str], layout: Layout) -> Layerwise:
+        """See ``Prior.split_off``."""
+        return Layerwise(self.precision, parts=(tuple(names),))

@@ -70,6 +70,16 @@ class Layerwise(Prior):
         places = torch.tensor([present[number] for number in numbers], device="cpu")
         return places.repeat_interleave(torch.tensor(layout.sizes, device="cpu")), len(present)
 
+    def split_off(self, names: Collection[str], layout: Layout) -> Layerwise | None:
+        """See ``Prior.split_off``: itself, where it has them in parts of their own."""
+        group = self.groups(layout)[0]
+        own = set[int]()
+        others = set[int]()
+        for name in layout.names:
+            found = group[layout.slices[name]].unique().tolist()
+            (own if name in names else others).update(found)
+        return None if own & others else self
+
     def with_precisions(self, precisions: Float[Tensor, " g"]) -> Layerwise:
         """The prior with these precisions, one a part; see ``Prior.with_precisions``."""
         return replace(self, precision=tuple(precisions.tolist()))

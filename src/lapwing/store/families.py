@@ -54,7 +54,18 @@ OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
 FAMILIES: Families = {
     OutputCovariances: named(AmortisedCovariances, PointCovariances),
     gp.Kernel: named(
-        gp.Constant, gp.Linear, gp.Matern, gp.Periodic, gp.Product, gp.RBF, gp.Scaled, gp.Sum, gp.Tanimoto
+        gp.Columns,
+        gp.Constant,
+        gp.Hamming,
+        gp.Linear,
+        gp.Matern,
+        gp.Periodic,
+        gp.Product,
+        gp.RBF,
+        gp.RationalQuadratic,
+        gp.Scaled,
+        gp.Sum,
+        gp.Tanimoto,
     ),
     Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
     FitRecipe: named(StructureFit),

@@ -12,12 +12,15 @@ from torch import Tensor
 
 from lapwing.gp import (
     RBF,
+    Columns,
     Constant,
     Custom,
+    Hamming,
     Kernel,
     Linear,
     Matern,
     Periodic,
+    RationalQuadratic,
     Tanimoto,
 )  # fmt: skip
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
@@ -30,6 +33,8 @@ KERNELS: dict[str, tuple[Kernel, sk.Kernel]] = {
     "matern 1/2": (Matern(SCALES, 0.5), sk.Matern(SCALES, nu=0.5)),
     "matern 3/2": (Matern(1.4), sk.Matern(1.4, nu=1.5)),
     "matern 5/2": (Matern(SCALES, 2.5), sk.Matern(SCALES, nu=2.5)),
+    "rational quadratic": (RationalQuadratic(1.4, 0.6), sk.RationalQuadratic(1.4, 0.6)),
+    "columns": (Columns(RBF((0.7, 2.0)), (2, 0)), sk.RBF((2.0, 1e12, 0.7))),
     "linear": (Linear(2.0), sk.DotProduct(0.0) * sk.ConstantKernel(0.25)),
     "sum": (0.5 * RBF(2.0) + 0.1 * Constant(), sk.ConstantKernel(0.5) * sk.RBF(2.0) + sk.ConstantKernel(0.1)),
     "product": (RBF(2.0) * Matern(SCALES), sk.RBF(2.0) * sk.Matern(SCALES, nu=1.5)),
@@ -86,7 +91,8 @@ def test_the_derivative_at_a_coincidence_is_finite() -> None:
     "kernel",
     [
         RBF(SCALES), Matern(SCALES, 0.5), Matern(1.4), Matern(2.0, 2.5), Periodic(3.0, 1.2), Linear(2.0),
-        0.3 * Constant(), RBF(2.0) + 0.5 * Matern(1.0), RBF(2.0) * Matern(SCALES),
+        0.3 * Constant(), RBF(2.0) + 0.5 * Matern(1.0), RBF(2.0) * Matern(SCALES), RationalQuadratic(SCALES, 0.6),
+        Columns(Matern(0.8), (1,)) * Columns(RBF((2.0, 1.0)), (2, 0)), Hamming(SCALES),
     ],
     ids=str,
 )  # fmt: skip

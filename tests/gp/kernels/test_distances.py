@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.gp import GP, RBF, Kernel, KernelMatrix, Matern
+from lapwing.gp import GP, RBF, Kernel, KernelMatrix, Matern, RationalQuadratic
 from tests.posterior_cases import normal
 
 PROFILES: dict[Kernel, Callable[[np.ndarray], np.ndarray]] = {
@@ -64,7 +64,9 @@ def test_an_input_far_from_all_others_changes_nothing_for_them() -> None:
     torch.testing.assert_close(with_it.std, without.std, rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize("kernel", [Matern((0.7, 1.3)), Matern((0.7, 1.3), 2.5), RBF(0.9)], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [Matern((0.7, 1.3)), Matern((0.7, 1.3), 2.5), RBF(0.9), RationalQuadratic((0.7, 1.3), 0.6)], ids=str
+)
 def test_the_gradient_in_length_scales_is_that_of_differences(kernel: Kernel) -> None:
     x, weight = scattered(2), normal(14, 14, seed=3)
     expected = Kernel.gradient(kernel, x, x, weight)

@@ -12,7 +12,7 @@ from sklearn.gaussian_process import kernels as sk
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.gp import GP, RBF, Constant, GPPosterior, Kernel, Matern, Periodic
+from lapwing.gp import GP, RBF, Columns, Constant, GPPosterior, Kernel, Matern, Periodic, RationalQuadratic
 from lapwing.gp.kernels.matrix import WIDE
 from lapwing.gp.trend import Mean
 from lapwing.gp.tuning.evidence import Evidence
@@ -27,6 +27,7 @@ KERNELS: list[Kernel] = [
     0.5 * Matern(1.5, 0.5) + 0.1 * Constant(),
     Matern((0.7, 1.3, 2.0), 2.5),
     Periodic(3.0) * Matern(2.0),
+    Columns(RationalQuadratic((0.7, 1.3), 2.0), (0, 2)),
 ]
 
 

@@ -114,9 +114,11 @@ def test_a_matrix_with_nan() -> None:
             question()
 
 
-def test_the_inverse_root_entry_by_entry() -> None:
+def test_the_inverse_and_its_root_entry_by_entry() -> None:
     operator = Dense(spd(5, 10.0)).shifted(0.5)
-    written = operator.written_inverse_root
-    assert written is not None
-    torch.testing.assert_close(written, operator.inverse_root().dense())
-    assert Dense(torch.zeros(3, 3).double()).written_inverse_root is None
+    torch.testing.assert_close(operator.written_inverse_root, operator.inverse_root().dense())
+    torch.testing.assert_close(operator.written_inverse() @ operator.dense(), eye(5))
+    singular = Dense(torch.zeros(3, 3).double())
+    assert operator.has_cholesky and not singular.has_cholesky
+    with pytest.raises(NumericalError, match="positive definite"):
+        singular.written_inverse()

@@ -70,6 +70,20 @@ def test_the_best_of_each_column_is_marked() -> None:
     assert best == ["0.900", "0.250"]  # none for the evidence, which no method should maximise
 
 
+def test_rows_to_which_tuning_added_nothing_are_one_and_said_to_be_so() -> None:
+    runs = {"plain network": {}, "KFAC": {"fit_seconds": 0.5}, "full": {"fit_seconds": 2.0}, "diagonal": {"nll": 0.3}}
+    rows = [
+        Row(name, "default" if more else "", ({"nll": 0.5} | more,), certain="fit_seconds" in more)
+        for name, more in runs.items()
+    ]
+    text = render(Comparison(tuple(rows)).to_dict(), Path())
+    assert "KFAC, full by default: probabilities are the network&#39;s own; error bars are at" in text
+    assert Page(text).cells[1:] == [
+        ["plain network, KFAC, full by default", "0.500 ", "0.50 to 2.00 "],
+        ["diagonal by default", "0.300 ", "– "],
+    ]
+
+
 def test_the_page_is_whole_in_itself(tmp_path: Path) -> None:
     (tmp_path / "dot.svg").write_bytes(DOT)
     figures = [{"file": "dot.svg", "title": "A dot", "caption": "It is small."}]

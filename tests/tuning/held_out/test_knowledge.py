@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import lapwing as lw
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import UnsupportedError
 from lapwing.jacobian.limits import Limits
+from lapwing.posteriors.knowledge import KnowledgeScale
 from lapwing.predictive import Classification
 from lapwing.structures.base import Structure
 from lapwing.tuning.held_out.knowledge import SHARE, FamiliarLimits, with_knowledge
@@ -48,6 +50,16 @@ def tuned(posterior: lw.Posterior) -> lw.Posterior:
     return lw.tune(posterior, Kept())
 
 
+def at_scale(posterior: lw.Posterior, scale: KnowledgeScale) -> lw.Posterior:
+    """A posterior under the prior of a scale of knowledge, written out weight by weight."""
+    layout = posterior.network.uncertain
+    factors = [scale.head_factor if name in scale.head else scale.factor for name in layout.names]
+    prior = lw.Layerwise(tuple(1e12 * factor for factor in factors), parts=tuple((name,) for name in layout.names))
+    if not scale.head:
+        prior = lw.Isotropic(1e12 * scale.factor)
+    return posterior.with_hyperparameters(prior, posterior.likelihood)
+
+
 class Kept:
     """Chooses what was there before."""
 
@@ -68,21 +80,55 @@ def test_error_bars_stay_where_probabilities_are_those_of_the_network(name: str)
     assert after.knowledge is not None and after.knowledge.certain and after.knowledge.factor < 1e-6
     prediction = classes(after, NEAR)
     torch.testing.assert_close(prediction.probs, classes(before, NEAR).probs, rtol=1e-9, atol=1e-12)
-    there = before.with_prior_factor(after.knowledge.factor)
-    expected = classes(there, NEAR)
+    expected = classes(at_scale(before, after.knowledge), NEAR)
     torch.testing.assert_close(prediction.known.std, expected.logits.std, rtol=1e-7, atol=1e-10)
     torch.testing.assert_close(prediction.epistemic, expected.epistemic, rtol=1e-6, atol=1e-10)
     assert float(prediction.epistemic.min()) > 1e3 * float(classes(before, NEAR).epistemic.max())
 
 
 def test_the_prior_is_the_weakest_that_leaves_familiar_inputs_known() -> None:
-    after = tuned(certain(lw.KFAC()))
-    assert after.knowledge is not None
-    mean = float(after.at_knowledge.predict(X).epistemic.mean())
-    weaker = after.at_knowledge.with_prior_factor(10**-0.5)
-    assert mean < 1.3 * SHARE * math.log(3) < 1.7 * float(weaker.predict(X).epistemic.mean())
+    before = certain(lw.Full(view="weights"))
+    after = tuned(before)
+    assert after.knowledge is not None and not after.knowledge.head
+    check_weakest(after, SHARE, lambda weaker: before.with_prior_factor(weaker * known_of(after).factor))
     familiar = after.at_knowledge.predict(X).epistemic.sort().values.float()
     torch.testing.assert_close(after.knowledge.familiar, familiar)
+
+
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Diagonal()])
+def test_of_independent_layers_the_last_has_a_prior_of_its_own_and_half_of_the_share(structure: Structure) -> None:
+    before = certain(structure)
+    after = tuned(before)
+    scale = known_of(after)
+    assert scale.head == ("3.weight", "3.bias")
+    check_weakest(after, SHARE / 2, lambda weaker: before.with_prior_factors(weaker * scale.factor, scale.head, 1.0))
+    check_weakest(
+        after, SHARE / 2, lambda weaker: before.with_prior_factors(1.0, scale.head, weaker * scale.head_factor)
+    )
+    familiar = after.at_knowledge.predict(X).epistemic.sort().values.float()
+    torch.testing.assert_close(scale.familiar, familiar)
+    assert f"{scale.head_factor:.3g} in the last layer times the prior precision" in repr(after)
+
+
+def known_of(posterior: lw.Posterior) -> KnowledgeScale:
+    assert posterior.knowledge is not None
+    return posterior.knowledge
+
+
+def check_weakest(after: lw.Posterior, share: float, at: Callable[[float], lw.Posterior]) -> None:
+    """Familiar inputs, of which the search takes some, are known at the prior that was found, at a weaker one not."""
+    bound = 1.05 * share * math.log(3)
+    assert float(classes(at(1.0), X).epistemic.mean()) < bound < float(classes(at(10**-0.5), X).epistemic.mean())
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [lw.Layerwise(1e12), lw.Layerwise(1e12, parts=(("3.weight", "3.bias"),)), lw.Layerwise(1e12, parts=(("3.bias",),))],
+)
+def test_a_prior_by_layers_has_a_last_layer_of_its_own_unless_a_part_is_larger(prior: lw.Layerwise) -> None:
+    after = tuned(lw.Laplace(lw.Categorical(), prior=prior, structure=lw.Diagonal()).fit(mlp(3), (X, Y)))
+    shared = prior.parts == (("3.bias",),)
+    assert known_of(after).head == (() if shared else ("3.weight", "3.bias"))
 
 
 def test_a_prior_weaker_than_that_is_kept() -> None:

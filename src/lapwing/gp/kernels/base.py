@@ -84,6 +84,15 @@ class Kernel(abc.ABC):
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """``k(x_i, x_i)``."""
 
+    def without_derivative(self, drawn: bool) -> str | None:
+        """What of the kernel has no derivative in the inputs; ``None`` where all of it has one.
+
+        Args:
+            drawn: Whether its random features are meant too.
+        """
+        found = (kernel.without_derivative(drawn) for kernel in self._inner())
+        return next((each for each in found if each is not None), None)
+
     def gradient(
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
     ) -> Float[Tensor, " h"]:
@@ -350,3 +359,32 @@ def check_dimensions(kernel: Kernel, *inputs: Tensor) -> None:
 def each_of(kernel: Kernels) -> tuple[Kernel, ...]:
     """The kernels there are: the one for all outputs, or that of each."""
     return kernel if isinstance(kernel, tuple) else (kernel,)
+
+
+def check_recorded(kernel: Kernels) -> None:
+    """Refuse to record a kernel that is more than operations of PyTorch on its inputs.
+
+    Raises:
+        UnsupportedError: Naming the kernel.
+    """
+    for each in each_of(kernel):
+        found = each.without_derivative(drawn=False)
+        if found is not None:
+            raise UnsupportedError("a kernel that can be recorded", found, "another kernel, such as Matern()")
+
+
+def check_differentiable(kernel: Kernels, *, drawn: bool = False) -> None:
+    """Refuse to differentiate a kernel in the inputs, where it has no derivative.
+
+    Args:
+        kernel: A kernel, or one an output.
+        drawn: Whether functions are drawn by random features.
+
+    Raises:
+        UnsupportedError: Naming the kernel.
+    """
+    for each in each_of(kernel):
+        found = each.without_derivative(drawn)
+        if found is not None:
+            hint = "torch.no_grad(), or another kernel, such as Matern()"
+            raise UnsupportedError("a kernel that is differentiated in the inputs", found, hint)

@@ -214,6 +214,18 @@ def check_room(what: str, shape: tuple[int, ...], like: Tensor, hint: str) -> No
         raise TooLargeError(f"{what} of at most {DENSE:,} bytes", got, hint)
 
 
+def gram(kernel: Kernel, x: Float[Tensor, "n p"]) -> Float[Tensor, "n n"]:
+    """``k(x_i, x_j)``, symmetric, its diagonal exact; differentiable in x, where it asks for its gradient.
+
+    Raises:
+        TooLargeError: If it would take more than 2 GiB.
+    """
+    if not x.requires_grad:
+        return KernelMatrix(kernel, x).dense()
+    found = cross(kernel, x, x)
+    return torch.diagonal_scatter((found + found.mT) / 2, kernel.diagonal(x))
+
+
 def cross(kernel: Kernel, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
     """``k(a_i, b_j)``, written out a tile at a time, so that its intermediate results stay small.
 

@@ -92,6 +92,10 @@ class NTK(Kernel):
             found = kernel.cross(left, InputRows(right.new_ones(1, len(right), 1), right), ones)
         return found.detach().to(a)
 
+    def without_derivative(self, drawn: bool) -> str:
+        """See ``Kernel``."""
+        return "NTK, whose entries have none"
+
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""
         with torch.enable_grad(), undisturbed():

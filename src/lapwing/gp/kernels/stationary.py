@@ -16,6 +16,7 @@ from lapwing.gp.kernels.distances import SquaredDistances
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
 from lapwing.ground.precision import wide
+from lapwing.ground.tracing import traced
 
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
@@ -40,7 +41,7 @@ class Stationary(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     @property
     @abc.abstractmethod
@@ -65,27 +66,20 @@ class Stationary(Kernel):
         return slopes if scale.numel() == len(slopes) else slopes.sum()[None]
 
     @abc.abstractmethod
-    def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
-        """Draws from the spectral density at ψ = 1."""
+    def weighted_frequencies(
+        self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator
+    ) -> tuple[Float[Tensor, "p D"], Float[Tensor, " D"]]:
+        """Frequencies ω of random features at ψ = 1, float64, and their weights w.
 
-    @abc.abstractmethod
-    def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
-        """The logarithm of the spectral density at ψ = 1, which integrates to 1."""
+        Args:
+            count: Features D.
+            x: Inputs, for their dimension, dtype and device.
+            generator: Source of randomness.
+        """
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
-        """``φ_l(x) = √(2 w_l / D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4, where all weights w are 1).
-
-        Half of the frequencies are drawn from the spectral density π, half from a Cauchy distribution q, with
-        ``w = π / (½ π + ½ q)``: where data determine the function well, what is left unknown of it has frequencies that
-        π hardly ever draws.
-        """
-        tails = count // 2
-        own_frequencies = self.frequencies(count - tails, x, generator)
-        frequencies = wide(torch.cat([own_frequencies, student(1, tails, x, generator)], 1))
-        own = self.log_spectral_density(frequencies)
-        other = log_student(1, frequencies)
-        part = tails / count
-        weights = 1 / (1 - part + part * torch.exp(other - own))
+        """``φ_l(x) = √(2 w_l / D) cos(ω_l·x + τ_l)`` (Antorán 2024, equation 2.4, where all weights w are 1)."""
+        frequencies, weights = self.weighted_frequencies(count, x, generator)
         turns = 2 * math.pi * torch.rand(count, generator=generator, dtype=torch.float64).to(frequencies)
         amplitudes = (2 * weights / count).sqrt()
 
@@ -96,9 +90,41 @@ class Stationary(Kernel):
         return draw
 
 
+@dataclass(frozen=True)
+class Spectral(Stationary):
+    """A stationary kernel with a spectral density to draw from.
+
+    Args:
+        lengthscale: ψ, in the units of the inputs: one for all dimensions, or one a dimension.
+    """
+
+    @abc.abstractmethod
+    def frequencies(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> Float[Tensor, "p D"]:
+        """Draws from the spectral density at ψ = 1."""
+
+    @abc.abstractmethod
+    def log_spectral_density(self, frequencies: Float[Tensor, "p D"]) -> Float[Tensor, " D"]:
+        """The logarithm of the spectral density at ψ = 1, which integrates to 1."""
+
+    def weighted_frequencies(
+        self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator
+    ) -> tuple[Float[Tensor, "p D"], Float[Tensor, " D"]]:
+        """Half from the spectral density π, half from a Cauchy distribution q, with ``w = π / (½ π + ½ q)``.
+
+        Where data determine the function well, what is left unknown of it has frequencies that π hardly ever draws.
+        """
+        tails = count // 2
+        own_frequencies = self.frequencies(count - tails, x, generator)
+        frequencies = wide(torch.cat([own_frequencies, student(1, tails, x, generator)], 1))
+        own = self.log_spectral_density(frequencies)
+        other = log_student(1, frequencies)
+        part = tails / count
+        return frequencies, 1 / (1 - part + part * torch.exp(other - own))
+
+
 @final
 @dataclass(frozen=True)
-class RBF(Stationary):
+class RBF(Spectral):
     """The squared exponential kernel ``exp(-r²/2)``: functions with all derivatives (Antorán 2024, equation 2.20).
 
     Args:
@@ -133,7 +159,7 @@ class RBF(Stationary):
 
 @final
 @dataclass(frozen=True)
-class Matern(Stationary):
+class Matern(Spectral):
     """The Matérn kernel: functions with ``ν - ½`` derivatives.
 
         exp(-r),   (1 + √3 r) exp(-√3 r),   (1 + √5 r + 5 r²/3) exp(-√5 r)        for ν = ½, 3/2, 5/2
@@ -209,7 +235,7 @@ class Periodic(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """See ``Kernel``."""
@@ -261,4 +287,4 @@ def _matern(smoothness: float, squares: Tensor) -> Tensor:
 
 def _spare(values: Tensor) -> Tensor | None:
     """A block that may be overwritten, where no derivative needs it."""
-    return None if values.requires_grad else values
+    return None if values.requires_grad or traced() else values

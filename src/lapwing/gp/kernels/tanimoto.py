@@ -13,6 +13,7 @@ from lapwing.gp.kernels.base import FeatureMap, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
 from lapwing.ground.precision import wide, wide_device
+from lapwing.ground.tracing import traced
 
 TIMES = 8
 """Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
@@ -33,16 +34,20 @@ class Tanimoto(Kernel):
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
         check_dimensions(self, a, b)
-        if bool((a < 0).any()) or bool((b < 0).any()):
+        if not traced() and (bool((a < 0).any()) or bool((b < 0).any())):
             lowest = min(float(a.min()), float(b.min()))
             raise DataError("counts, which are not negative", f"{lowest:.3g}", "another kernel, such as Matern()")
         total = a.sum(1)[:, None] + b.sum(1)
         apart = torch.cdist(a, b, p=1.0)
         return torch.where(total > 0, (total - apart) / (total + apart).clamp_min(torch.finfo(a.dtype).tiny), 1.0)
 
+    def without_derivative(self, drawn: bool) -> str | None:
+        """See ``Kernel``: the features are looked up."""
+        return "functions drawn by Tanimoto's features, which are constant almost everywhere" if drawn else None
+
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""

@@ -203,8 +203,13 @@ def bits(value: Tensor) -> memoryview:
     return held.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
 
 
-def place(inputs: Inputs, like: Tensor) -> Inputs:
+def place(inputs: Inputs, like: Tensor, *, live: bool = False) -> Inputs:
     """Inputs on the device of ``like``; floating tensors also take its dtype.
+
+    Args:
+        inputs: The inputs.
+        like: A tensor of the weights.
+        live: Whether tensors keep their graph.
 
     Raises:
         DataError: If one is on the meta device.
@@ -214,7 +219,8 @@ def place(inputs: Inputs, like: Tensor) -> Inputs:
         if not isinstance(value, Tensor):
             return value
         check_there(value, "inputs")
-        value = value.detach()
+        if not live:
+            value = value.detach()
         return value.to(like.device, like.dtype) if value.is_floating_point() else value.to(like.device)
 
     return over_tensors(move, inputs)
@@ -226,13 +232,18 @@ def ordinary(value: Any) -> Any:
     return value.clone() if inference else value
 
 
-def checked(inputs: InputsLike, like: Tensor) -> Inputs:
+def checked(inputs: InputsLike, like: Tensor, *, live: bool = False) -> Inputs:
     """Inputs to be predicted as tensors, on the device and in the dtype of ``like``.
+
+    Args:
+        inputs: The inputs.
+        like: A tensor of the weights.
+        live: Whether tensors keep their graph.
 
     Raises:
         DataError: If there are none, or they are not finite.
     """
-    placed = place(as_inputs(inputs), like)
+    placed = place(as_inputs(inputs), like, live=live)
     if not count(placed):
         raise DataError("at least one example", "none", "x[None] for a single example")
     check_inputs(placed)

@@ -88,7 +88,7 @@ def vectorised_rows(
     n = count(inputs)
 
     def has_examples(value: object) -> bool:
-        return isinstance(value, Tensor) and value.ndim > 0 and len(value) == n
+        return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == n
 
     def rows(examples: list[Tensor], directions: Tensor) -> Params:
         parts = iter(examples)

@@ -71,10 +71,12 @@ class Capture(TorchFunctionMode):
 
     Args:
         params: Parameters to watch, by name; recognised by identity.
+        live: Whether the inputs of layers keep their graph.
     """
 
-    def __init__(self, params: dict[str, Tensor]) -> None:
+    def __init__(self, params: dict[str, Tensor], *, live: bool = False) -> None:
         super().__init__()
+        self._live = live
         self.calls: list[Call] = []
         self._names = {id(value): name for name, value in params.items()}
         self._lookups: dict[int, tuple[Call, Tensor]] = {}
@@ -103,6 +105,8 @@ class Capture(TorchFunctionMode):
         if (weight is None and bias is None) or not output.requires_grad:
             return
         input, options = kind.input_and_options(func, given)
+        if not self._live:
+            input = input.detach()
         edge = get_gradient_edge(output)
         call = Call(kind, weight, bias, input, options, edge, output.shape, output.dtype)
         self.calls.append(call)
@@ -198,9 +202,9 @@ def leaves(network: Network) -> Params:
     return {name: value.detach().requires_grad_() for name, value in network.params.items()}
 
 
-def captured(network: Network, inputs: Inputs, params: Params) -> tuple[Tensor, list[Call]]:
-    """Outputs of a forward pass and the layer calls it made."""
-    with torch.inference_mode(False), torch.enable_grad(), Capture(params) as capture:
+def captured(network: Network, inputs: Inputs, params: Params, *, live: bool = False) -> tuple[Tensor, list[Call]]:
+    """Outputs of a forward pass and the layer calls it made, whose inputs keep their graph where they are live."""
+    with torch.inference_mode(False), torch.enable_grad(), Capture(params, live=live) as capture:
         outputs = network(inputs, params)
     return outputs, capture.calls
 

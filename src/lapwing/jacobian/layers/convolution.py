@@ -180,7 +180,7 @@ class Convolution(Windows):
     @classmethod
     def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, ConvolutionGeometry]:
         """See ``LayerKind``."""
-        return given["input"].detach(), geometry_of(given)
+        return given["input"], geometry_of(given)
 
     @classmethod
     def of(cls, layer: Layer, calls: list[Call], grads: list[Tensor], n: int) -> Convolution:

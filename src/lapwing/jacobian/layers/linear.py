@@ -343,7 +343,7 @@ class OuterProducts(LayerKind):
         a = (a if places is None else a[:, places]).flatten(0, 1)[:, None, :, None]
         if self.weight is not None and self.bias is not None:
             a = a[:, :, :-1]
-        return Linear(self.weight, self.bias, a.new_empty(len(a), 0, 1, self.g.shape[3], 1), a)
+        return Linear(self.weight, self.bias, a.new_empty(a.shape[0], 0, 1, self.g.shape[3], 1), a)
 
 
 def turned(basis: Eigenbasis, x: Float[Tensor, "n k p m t"]) -> Float[Tensor, "n k p w t"]:
@@ -406,7 +406,7 @@ class Linear(OuterProducts):
     @classmethod
     def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, None]:
         """See ``LayerKind``."""
-        return given["input"].detach(), None
+        return given["input"], None
 
     @classmethod
     def of(cls, layer: Layer, calls: list[Call], grads: list[Tensor], n: int) -> Linear:

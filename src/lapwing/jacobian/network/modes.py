@@ -28,3 +28,17 @@ def undisturbed() -> Generator[None]:
         default_device_aside(),
     ):
         yield
+
+
+@contextmanager
+def predicting() -> Generator[None]:
+    """The same, but gradients are followed where the user has them followed.
+
+    Example:
+        >>> with torch.no_grad(), predicting():
+        ...     torch.is_grad_enabled()
+        False
+    """
+    followed = torch.is_grad_enabled()
+    with undisturbed(), torch.set_grad_enabled(followed):
+        yield

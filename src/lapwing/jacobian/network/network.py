@@ -9,7 +9,7 @@ import copy
 import hashlib
 from collections.abc import Iterable
 from functools import cached_property
-from typing import final
+from typing import Literal, final
 
 import torch
 from jaxtyping import Float, Shaped
@@ -78,6 +78,8 @@ class Network:
             self.snapshot = Snapshot(module)
             self.noted = set[str]()
             """What was said of it in the log, once."""
+            self.vectorised: Literal["at once", "by cotangent", "one by one"] | None = None
+            """How rows of the Jacobian are made of all examples, once it was looked for."""
 
     @classmethod
     def of(cls, module: nn.Module, output: Output = None) -> Network:

@@ -14,6 +14,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_bytes
 from lapwing.ground.precision import wide, wide_like
 from lapwing.linalg.checks import nonnegative, positive
+from lapwing.linalg.operators.inverse_forms import InverseForm, SumForm
 
 
 class Operator(abc.ABC):
@@ -177,6 +178,14 @@ class Structured(Operator):
     def inverse_root(self) -> Operator:
         """An operator ``W [d, d]`` with ``W Wᵀ = A⁻¹``; ``W @ noise`` has covariance ``A⁻¹``. Here ``Q / √Λ``."""
         return self._basis_times(positive(self.basis_eigenvalues).rsqrt())
+
+    def inverse_form(self) -> InverseForm:
+        """``X A⁻¹ Xᵀ`` of any rows X, as a module of plain PyTorch, float64; here by the inverse root, written out.
+
+        Raises:
+            TooLargeError: If it is too large to be written out.
+        """
+        return SumForm(added=wide(self.inverse_root().dense()))
 
     @property
     def root_cost(self) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import ShapeError
 from lapwing.linalg.operators.base import FunctionOperator, Operator, Structured, common_value
+from lapwing.linalg.operators.inverse_forms import BlocksForm
 
 
 @final
@@ -98,6 +99,13 @@ class BlockDiagonal(Structured):
     def inverse_root(self) -> FunctionOperator:
         """The inverse roots of the blocks, side by side."""
         return self._side_by_side([block.inverse_root() for block in self.blocks])
+
+    def inverse_form(self) -> BlocksForm:
+        """See ``Structured.inverse_form``; the sum over the blocks."""
+        index = self.index
+        if index is None:
+            index = torch.arange(self.shape[0], device=self.device).split(self._sizes)
+        return BlocksForm([block.inverse_form() for block in self.blocks], index)
 
     @property
     def root_cost(self) -> int:

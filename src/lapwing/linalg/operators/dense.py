@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.errors import NumericalError
 from lapwing.ground.precision import wide
 from lapwing.ground.probes import gaussian
 from lapwing.linalg.checks import symmetric
@@ -83,16 +84,27 @@ class Dense(Structured):
         )
 
     @cached_property
-    def written_inverse_root(self) -> Float[Tensor, "d d"] | None:
-        """``L⁻ᵀ`` entry by entry, upper triangular; ``None`` where ``A`` is singular.
+    def written_inverse_root(self) -> Float[Tensor, "d d"]:
+        """``L⁻ᵀ`` entry by entry, upper triangular.
+
+        Raises:
+            NumericalError: If ``A`` is singular up to rounding; see ``has_cholesky``.
 
         Cost: ``d³/3`` multiplications once, and as many bytes as ``A``.
         """
-        lower = self._cholesky
-        if lower is None:
-            return None
+        lower = self._definite_cholesky
         identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
         return torch.linalg.solve_triangular(lower.mT, identity, upper=True)
+
+    def written_inverse(self) -> Float[Tensor, "d d"]:
+        """``A⁻¹`` entry by entry.
+
+        Raises:
+            NumericalError: If ``A`` is singular up to rounding; see ``has_cholesky``.
+
+        Cost: ``d³/3`` multiplications, and as many bytes as ``A``.
+        """
+        return torch.cholesky_inverse(self._definite_cholesky)
 
     def logdet(self) -> Float[Tensor, ""]:
         """``Σ log Λ``, or ``2 Σ log diag L``."""
@@ -146,6 +158,12 @@ class Dense(Structured):
         return super().relative_rounding if self.epsilon is None else self.epsilon
 
     @property
+    def eigenvalue_bound(self) -> float:
+        """What no eigenvalue exceeds in size: ``|scale| ‖M‖ + |shift|``, by the norm of Frobenius."""
+        norm = torch.linalg.matrix_norm(self.matrix)
+        return abs(float(self.scale)) * float(norm) + abs(float(self.shift))
+
+    @property
     def rounding_scale(self) -> float:
         """See ``Structured.rounding_scale``; the largest eigenvalue, where it is not at hand nearly.
 
@@ -182,6 +200,20 @@ class Dense(Structured):
     @property
     def _like(self) -> Tensor:
         return self.matrix
+
+    @property
+    def has_cholesky(self) -> bool:
+        """Whether Cholesky's factorisation exists: ``A`` is positive definite beyond rounding."""
+        return self._cholesky is not None
+
+    @property
+    def _definite_cholesky(self) -> Float[Tensor, "d d"]:
+        lower = self._cholesky
+        if lower is None:
+            raise NumericalError(
+                "a positive definite matrix", "one that is singular up to rounding", "a larger prior precision"
+            )
+        return lower
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lapwing.ground.precision import wide
 from lapwing.linalg.checks import nonnegative, positive
 from lapwing.linalg.operators.base import Structured, check_operator_tensor
+from lapwing.linalg.operators.inverse_forms import SumForm
 
 
 @final
@@ -40,6 +41,10 @@ class Diagonal(Structured):
     def inverse_root(self) -> Diagonal:
         """``diag(1/√values)``."""
         return Diagonal(positive(self.values).rsqrt())
+
+    def inverse_form(self) -> SumForm:
+        """See ``Structured.inverse_form``; the reciprocals."""
+        return SumForm(wide(1 / positive(self.values)))
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """The entries themselves."""

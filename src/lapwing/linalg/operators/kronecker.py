@@ -11,8 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
+from lapwing.ground.precision import wide
 from lapwing.linalg.operators.base import Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
+from lapwing.linalg.operators.inverse_forms import KroneckerForm
 
 Columns: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -131,6 +133,13 @@ class Kronecker(Structured):
         """See ``Structured.raised``; by that of either factor."""
         left, right = self.bases
         return replace(self, left=_raised(left, epsilon), right=_raised(right, epsilon), copy_of=None)
+
+    def inverse_form(self) -> KroneckerForm:
+        """See ``Structured.inverse_form``; in the eigenbasis of both factors."""
+        left, right = (basis.completed if basis.others else basis for basis in self.bases)
+        variances = 1 / self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
+        sides = (None if basis.vectors.ndim == 1 else wide(basis.vectors) for basis in (left, right))
+        return KroneckerForm(*sides, variances)
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""

@@ -15,6 +15,7 @@ from lapwing.ground.precision import WIDE, wide
 from lapwing.linalg.checks import finite, positive
 from lapwing.linalg.operators.base import FunctionOperator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.diagonal import Diagonal
+from lapwing.linalg.operators.inverse_forms import SumForm
 
 
 @final
@@ -65,6 +66,12 @@ class LowRank(Structured):
         """``D^{-½} (I - P diag(1 / (1 + m + √(1 + m))) Pᵀ)``."""
         _, m = self._directions
         return self._split_root(self._base_entries.rsqrt(), -1 / (1 + m + (1 + m).sqrt()))
+
+    def inverse_form(self) -> SumForm:
+        """See ``Structured.inverse_form``; by Woodbury's formula."""
+        directions, m = self._directions
+        inverse = 1 / self._base_entries
+        return SumForm(inverse, taken=inverse.sqrt()[:, None] * directions * (1 + m).rsqrt())
 
     @property
     def root_cost(self) -> int:

@@ -17,6 +17,7 @@ from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import Records
 from lapwing.jacobian.layers.capture import Survey
+from lapwing.jacobian.live import live
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.network import Network
 from lapwing.likelihoods import Likelihood
@@ -195,6 +196,12 @@ class HessianFreePosterior(NetworkPredictor):
 
     def _linearised(self, inputs: Inputs, link: Link, joint: bool, samples: int) -> Outputs:
         """A forward pass; of ``PreTrained`` fits one for each of them more."""
+        if live(inputs):
+            raise UnsupportedError(
+                "inputs that ask for no gradient: refits know their evaluation points alone",
+                "inputs that require one",
+                "torch.no_grad(), or a posterior of Laplace(...).fit, which is differentiable in them",
+            )
         mean = self.refit.trained_outputs(inputs).to(self.network.like)
         covariance = self.covariances.on(inputs)
         return JointMoments(mean, covariance.joint.to(mean)) if joint else Moments(mean, covariance.blocks.to(mean))

@@ -117,6 +117,17 @@ class Classification(ProbabilitiesOfLogits):
         kept = targets != IGNORED
         return log_of_probability(self.probs)[kept].gather(-1, targets[kept].unsqueeze(-1)).squeeze(-1)
 
+    def cross_entropy(self, probs: Float[Tensor, "*batch c"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, " m"]:
+        """See ``ProbabilitiesOfLogits.cross_entropy``.
+
+        Example:
+            >>> p = Classification.of(Moments.certain(torch.zeros(1, 2)))
+            >>> p.cross_entropy(torch.tensor([[0.3, 0.7]]), torch.tensor([1]))
+            tensor([0.6931])
+        """
+        kept = targets != IGNORED
+        return -(probs * log_of_probability(self.probs)).sum(-1)[kept]
+
     def score_terms(
         self, targets: Int[Tensor, "*batch"], *, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:

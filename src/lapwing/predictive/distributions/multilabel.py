@@ -85,6 +85,14 @@ class MultiLabel(ProbabilitiesOfLogits):
         right = torch.where(targets > 0.5, self.probs, 1 - self.probs)
         return log_of_probability(right).sum(-1).flatten()
 
+    def cross_entropy(
+        self, probs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]
+    ) -> Float[Tensor, " m"]:
+        """See ``ProbabilitiesOfLogits.cross_entropy``: the sum over the labels."""
+        yes = probs * log_of_probability(self.probs)
+        no = (1 - probs) * log_of_probability(1 - self.probs)
+        return -(yes + no).sum(-1).flatten()
+
     def score_terms(
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:

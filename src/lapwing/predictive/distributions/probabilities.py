@@ -63,6 +63,15 @@ class ProbabilitiesOfLogits(Predictive, abc.ABC):
         """See ``Predictive.latent``: the logits."""
         return self.logits
 
+    @abc.abstractmethod
+    def cross_entropy(self, probs: Float[Tensor, "*batch c"], targets: Tensor) -> Float[Tensor, " m"]:
+        """How unlike other probabilities q these are, -E_q log p in nats, at targets that are not -100.
+
+        Args:
+            probs: The others, as ``probs``.
+            targets: Targets as a loader has them, by which positions are left out.
+        """
+
     @staticmethod
     @abc.abstractmethod
     def of_certain(logits: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, final
 
-from lapwing.comparison import Column
+from lapwing.comparison import Column, alike, networks_own, span
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.files.atomic import replacing
 from lapwing.ground.files.records import Records
@@ -93,6 +93,7 @@ class RowWords:
     method: str
     tuned_by: str | None
     note: str | None = None
+    certain: bool = False
 
 
 @final
@@ -149,15 +150,39 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
         cells = [_cell(*each) for each in zip(columns, own, best, strict=True)]
         note = "" if any(number.mean is not None for number in own) else row.note
         rows.append(asdict(row) | {"note": note, "cells": cells, "baseline": not given.get("fit_seconds")})
+    certain = [(row["method"], row["tuned_by"] or "nothing") for row in rows if row["certain"]]
+    if certain:
+        rows = [_together([rows[place] for place in places], columns) for places in alike(_texts(rows), columns)]
     figures = [asdict(figure) | {"source": _inlined(folder, figure.file)} for figure in section.figures]
     return {
         "title": section.title,
         "text": section.text,
         "findings": section.findings,
         "columns": columns,
+        "certain": networks_own(certain) if certain else "",
         "rows": rows,
         "figures": figures,
     }
+
+
+def _texts(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The numbers of rows as they are written, with their spread."""
+    return [[f"{cell['text']} {cell['spread']}".strip() for cell in row["cells"]] for row in rows]
+
+
+def _together(rows: Sequence[dict[str, Any]], columns: Sequence[Column]) -> dict[str, Any]:
+    """One row of several whose scores are the same; other numbers may be from one to another."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    cells = list[dict[str, Any]]()
+    for column, *same in zip(columns, *(row["cells"] for row in rows), strict=True):
+        text = same[0]["text"] if column.spread else span([cell["text"] for cell in same])
+        cells.append(same[0] | {"text": text})
+    methods = ", ".join(dict.fromkeys(row["method"] for row in rows))
+    tuned_by = ", ".join(dict.fromkeys(row["tuned_by"] for row in rows if row["tuned_by"]))
+    baseline = all(row["baseline"] for row in rows)
+    return first | {"method": methods, "tuned_by": tuned_by, "cells": cells, "baseline": baseline}
 
 
 def _number(row: Mapping[str, Any], column: Column, at: str) -> Number:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Data
-from lapwing.ground.errors import NumericalError
+from lapwing.ground.errors import ConfigError, NumericalError
 from lapwing.ground.progress import Bar, clock
 from lapwing.posteriors import Posterior
 from lapwing.posteriors.knowledge import KEPT, KnowledgeScale
+from lapwing.structures.selection import last_layer
 from lapwing.tuning.held_out.examples import evenly, joined
 from lapwing.tuning.held_out.search import HeldOutSearch
 from lapwing.tuning.held_out.trial import Found
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 SHARE = 0.4
 """Of the most that could be unknown of a label, log c, what may be unknown of a familiar input's, in the mean.
 
-By ``studies.elsewhere``: with less, sure inputs whose outputs move with many weights look less known than strangers."""
+By ``studies.elsewhere``: with less, sure inputs whose outputs move with many weights look less known than strangers.
+The last layer and the others, where each has a prior of its own, have half of it."""
 
 WEAKEST = 1e-6
 """Smallest prior precision that is tried, of weights of about a thousand."""
@@ -104,8 +106,10 @@ def with_knowledge(
         1/m Σ_i I(y_i; θ) ≤ ``SHARE`` log c
 
     for the mutual information I of the label of a familiar input and the weights. It falls as the prior grows stronger,
-    and takes no labels: whatever the network says of inputs it knows, more of them would not tell much more. Where
-    uncertainty has no bound, for real targets and counts, and where each prior is a solve, the factor is the one given.
+    and takes no labels: whatever the network says of inputs it knows, more of them would not tell much more. Where the
+    curvature leaves out what layers have in common, the last layer has a factor of its own, and each of the two, by
+    itself, half of the share: see ``separate_head``. Where uncertainty has no bound, for real targets and counts, and
+    where each prior is a solve, the factor is the one given.
 
     Args:
         posterior: The tuned posterior.
@@ -127,26 +131,72 @@ def with_knowledge(
     reference = joined(list(evenly(batches, limits.examples(posterior))))
     few = joined(list(evenly(reference, max(2, limits.search // positions_of(posterior)))))
     most = HALVINGS + 1 if posterior.exact else 1
+    scale = Factors(1.0 if factor is None else factor)
     with Bar("what is known of familiar inputs", most=most, unit="scales", progress=progress) as bar:
         begun = clock()
         here = epistemic_of(posterior, few)
         few, reference = limits.affordable(posterior, few, reference, (clock() - begun) / sum(map(len, few)))
-        if factor is None:
-            factor = _least_factor(posterior, few, here, bar) if posterior.exact else 1.0
-        there = posterior if factor == 1.0 else posterior.with_prior_factor(factor)
-        familiar = epistemic_of(there, reference).float().sort().values
+        if factor is None and posterior.exact:
+            scale = _least_factors(posterior, few, here, bar)
+        familiar = epistemic_of(scale.of(posterior), reference).float().sort().values
         bar.update()
     if len(familiar) > KEPT:
         places = torch.linspace(0, len(familiar) - 1, KEPT, dtype=torch.float64).round().long()
         familiar = familiar[places.to(familiar.device)]
-    kind = "held-out" if held_out else "training"
-    least = factor * float(posterior.prior_precisions.min())
     certain = posterior.likelihood.labels and posterior.temperature == 1.0 and bool((here < CERTAIN).all())
+    knowledge = KnowledgeScale(scale.others, familiar, held_out, certain, scale.head, scale.of_head)
     own = "probabilities are the network's own; " if certain else ""
     level = logging.WARNING if certain else logging.INFO
-    words = "%serror bars are at prior precision %.3g, by %d %s inputs"
-    logger.log(level, words, own, least, len(familiar), kind)
-    return replace(posterior, knowledge=KnowledgeScale(factor, familiar, held_out, certain))
+    least = knowledge.in_words(float(posterior.prior_precisions.min()))
+    kind = "held-out" if held_out else "training"
+    logger.log(level, "%serror bars are at prior precision %s, by %d %s inputs", own, least, len(familiar), kind)
+    return replace(posterior, knowledge=knowledge)
+
+
+@final
+@dataclass(frozen=True)
+class Factors:
+    """By what prior precisions are multiplied.
+
+    Args:
+        others: Those of all weights but the head's.
+        head: Parameters with a factor of their own; none where all have one.
+        of_head: Theirs.
+    """
+
+    others: float = 1.0
+    head: tuple[str, ...] = ()
+    of_head: float = 1.0
+
+    def of(self, posterior: P) -> P:
+        """A posterior with prior precisions so multiplied; itself where none changes."""
+        if self.others == self.of_head == 1.0:
+            return posterior
+        if not self.head:
+            return posterior.with_prior_factor(self.others)
+        return posterior.with_prior_factors(self.others, self.head, self.of_head)
+
+
+def separate_head(posterior: Posterior, batches: Sequence[Batch]) -> tuple[str, ...]:
+    """Parameters of the last layer, where it is to have a prior of its own; none where all weights share one.
+
+    A curvature of independent layers makes the layers before the last too uncertain, and most so at inputs that the
+    network is sure of, whose outputs move with many weights: with one factor for all, these are all that is told. The
+    last layer by itself tells strangers by their features; the others tell those whose features are familiar.
+
+    Args:
+        posterior: The posterior.
+        batches: Some inputs.
+    """
+    network = posterior.network
+    if not posterior.leaves_out_correlations or posterior.survey.head or network.index is not None:
+        return ()
+    try:
+        head = last_layer(network, Data([(batches[0].inputs, batches[0].targets)], like=network.like))
+    except ConfigError:
+        return ()
+    others = set(network.names) - set(head)
+    return head if others and posterior.prior.split_off(head, network.uncertain) is not None else ()
 
 
 def looks(posterior: Posterior, limits: FamiliarLimits = LIMITS) -> bool:
@@ -159,10 +209,11 @@ def positions_of(posterior: Posterior) -> int:
     return posterior.model.width // posterior.model.event[-1]
 
 
-def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], bar: Bar) -> float:
-    """The least factor of the prior precision that leaves familiar inputs known.
+def _least_factors(posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], bar: Bar) -> Factors:
+    """The least factors of prior precisions that leave familiar inputs known.
 
-    From 1 down to what makes the least precision ``WEAKEST``; a prior so weak that numbers fail is too weak.
+    Each from 1 down to what makes the least precision ``WEAKEST``, the others as they predict; a prior so weak that
+    numbers fail is too weak.
 
     Args:
         posterior: The posterior.
@@ -171,23 +222,57 @@ def _least_factor(posterior: Posterior, batches: Sequence[Batch], here: Float[Te
         bar: Progress.
     """
     bound = most_epistemic(posterior, batches[0].inputs)
-    if bound is None or float(here.mean()) > SHARE * bound:
-        return 1.0
-    low = min(0.0, math.log(WEAKEST / float(posterior.prior_precisions.min())))
-    high = 0.0
+    if bound is None:
+        return Factors()
+    head = separate_head(posterior, batches)
+    share = SHARE / 2 if head else SHARE
+    if float(here.mean()) > share * bound:
+        return Factors()
+    lowest = min(0.0, math.log(WEAKEST / float(posterior.prior_precisions.min())))
+    searches = [LogFactor(lowest, 0.0) for _ in range(2 if head else 1)]
     for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        there = posterior.with_prior_factor(math.exp(middle))
-        try:
-            known = float(epistemic_of(there, batches).mean()) <= SHARE * bound
-        except NumericalError:
-            known = False
-        if known:
-            high = middle
-        else:
-            low = middle
+        factors = [math.exp(search.middle) for search in searches]
+        trials = [Factors(factors[0], head)]
+        if head:
+            trials.append(Factors(1.0, head, factors[1]))
+        known = _known(posterior, [trial.of(posterior) for trial in trials], batches, share * bound)
+        searches = [search.halved(each) for search, each in zip(searches, known, strict=True)]
         bar.update()
-    return math.exp(high)
+    found = [math.exp(search.high) for search in searches]
+    return Factors(found[0], head, found[-1]) if head else Factors(found[0])
+
+
+@final
+@dataclass(frozen=True)
+class LogFactor:
+    """Where the logarithm of the least factor is.
+
+    Args:
+        low: Too weak, or the end.
+        high: Familiar inputs are known there.
+    """
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Between them."""
+        return 0.5 * (self.low + self.high)
+
+    def halved(self, known: bool) -> LogFactor:
+        """The half that is left where familiar inputs are known at the middle, or are not."""
+        return LogFactor(self.low, self.middle) if known else LogFactor(self.middle, self.high)
+
+
+def _known(posterior: P, trials: Sequence[P], batches: Sequence[Batch], bound: float) -> list[bool]:
+    """Whether familiar inputs are known at each of some priors: from one pass, or where numbers fail one by one."""
+    try:
+        return [float(each.mean()) <= bound for each in epistemic_each(posterior, trials, batches)]
+    except NumericalError:
+        if len(trials) == 1:
+            return [False]
+        return [_known(posterior, [trial], batches, bound)[0] for trial in trials]
 
 
 def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterior) -> float | None:
@@ -211,12 +296,17 @@ def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterio
 
 def epistemic_of(posterior: Posterior, batches: Sequence[Batch]) -> Float[Tensor, " m"]:
     """``Predictive.epistemic`` of inputs of all processes at the prior of a posterior, logits as they are."""
-    found = list[Tensor]()
+    return epistemic_each(posterior, [posterior], batches)[0]
+
+
+def epistemic_each(posterior: P, choices: Sequence[P], batches: Sequence[Batch]) -> list[Float[Tensor, " m"]]:
+    """The same at several choices of its prior."""
+    found: list[list[Tensor]] = [[] for _ in choices]
     for batch in batches:
-        (outputs,) = posterior.outputs_each(batch.inputs, [posterior])
-        found.append(posterior.likelihood.predictive(outputs, "probit").epistemic.flatten())
-    own = torch.cat(found)
-    return own if posterior.data is None else posterior.data.joined(own)
+        for column, outputs in zip(found, posterior.outputs_each(batch.inputs, choices), strict=True):
+            column.append(posterior.likelihood.predictive(outputs, "probit").epistemic.flatten())
+    columns = [torch.cat(column) for column in found]
+    return columns if posterior.data is None else [posterior.data.joined(column) for column in columns]
 
 
 def most_epistemic(posterior: Posterior, inputs: Inputs) -> float | None:

@@ -18,7 +18,9 @@ from lapwing.ground.progress import Bar
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
+from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
 from lapwing.predictive.temperature import sharpening_penalty
+from lapwing.tuning.held_out.average import nearest_to_average
 from lapwing.tuning.held_out.outputs import HeldOut
 from lapwing.tuning.held_out.temperature import NEAR, NEAREST, least_temperature
 from lapwing.tuning.held_out.trial import CLOSE, ROUNDING, Curve, Found, Trial, difference, least, mean_of
@@ -69,6 +71,8 @@ class HeldOutSearch(Generic[P]):
         noise: Whether a Gaussian likelihood's noise precision is chosen too.
         temperature: Whether a temperature of the logits is chosen too.
         network: Whether the network itself may be chosen, as the posterior of a prior that leaves no uncertainty.
+        average: Whether the member nearest to the average of all is taken in place of the best; see
+            ``nearest_to_average``. Where each precision is a solve the best is.
         unchanged: What to say where the strongest prior is the best; ``None`` for what suits held-out data.
     """
 
@@ -78,6 +82,7 @@ class HeldOutSearch(Generic[P]):
     noise: bool = False
     temperature: bool = False
     network: bool = False
+    average: bool = False
     unchanged: str | None = None
 
     def run(self, progress: bool | None) -> P:
@@ -93,7 +98,7 @@ class HeldOutSearch(Generic[P]):
         return self.chosen(self.found(progress))
 
     def chosen(self, found: Found) -> P:
-        """The posterior of least loss of what was found; see ``run``."""
+        """The posterior of least loss of what was found, or the nearest to the average of all; see ``run``."""
         best = self._simplest([trial for curve in found.eligible for trial in curve.whole])
         if not math.isfinite(best.loss):
             raise NumericalError("a finite held-out loss", "none at any prior precision", "other bounds=, or float64")
@@ -102,6 +107,8 @@ class HeldOutSearch(Generic[P]):
             warn(said, ConvergenceWarning)
         else:
             self._judge(found, best)
+            if self.average and self.data.posterior.exact:
+                best = self._nearest_to_average(found)
         error = mean_of(self.data, best.losses).error
         self._tell(best, error)
         return self._result(found, best, error)
@@ -177,11 +184,32 @@ class HeldOutSearch(Generic[P]):
 
     def _simplest(self, trials: Sequence[Trial]) -> Trial:
         """Of those as good as the best, to rounding, one of an early link, and then one of a strong prior."""
+        return least(self._simplest_first(trials))
+
+    def _simplest_first(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those of early links before others, and of one link those of strong priors."""
 
         def complexity(trial: Trial) -> tuple[int, float]:
             return self.links.index(trial.link), -trial.log_factor
 
-        return least(sorted(trials, key=complexity))
+        return sorted(trials, key=complexity)
+
+    def _nearest_to_average(self, found: Found) -> Trial:
+        """See ``nearest_to_average``."""
+        trials = [trial for curve in found.eligible for trial in curve.whole if math.isfinite(trial.objective)]
+        nearest = nearest_to_average(self.data, self._simplest_first(trials), self._predictions)
+        there = self._point(nearest.log_factor, self._moments_of(nearest))
+        return there.trial(nearest.link, nearest.temperature)
+
+    def _predictions(self, trial: Trial, temperature: float) -> list[ProbabilitiesOfLogits]:
+        """What a trial predicts of each batch at another temperature."""
+        return self._point(trial.log_factor, self._moments_of(trial)).predictions(trial.link, temperature)
+
+    def _moments_of(self, trial: Trial) -> Sequence[Moments | WideMoments]:
+        """Outputs of each batch at the precision of a trial, which may be the network's."""
+        if trial.log_factor <= self.data.grid[0]:
+            return self.data.moments(trial.log_factor)
+        return [Moments.certain(part.mean) for part in self.data.moments(self.data.grid[0])]
 
     def _coarse(self, found: Found, bar: Bar) -> None:
         """Try the network, then the grid from strong priors on, until weaker ones no longer help where each is a solve.
@@ -390,6 +418,15 @@ class Point:
         mean = mean_of(self.data, losses)
         penalty = sharpening_penalty(temperature) / mean.targets
         return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, losses)
+
+    def predictions(self, link: Link, temperature: float) -> list[ProbabilitiesOfLogits]:
+        """What one link predicts of each batch at one temperature."""
+        found = list[ProbabilitiesOfLogits]()
+        for part in self.moments:
+            predicted = self.likelihood.predictive(part, link, temperature=temperature)
+            assert isinstance(predicted, ProbabilitiesOfLogits)
+            found.append(predicted)
+        return found
 
     def with_temperature(self, link: Link, unscaled: Trial | None, start: float, near: float) -> Trial:
         """What one link finds at its best temperature.

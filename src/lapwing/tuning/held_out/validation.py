@@ -35,14 +35,19 @@ class Validation:
 
     With it the link through which classes are predicted and a temperature of their logits, and for Gaussian likelihoods
     the noise precision. The posterior then predicts so. The network itself is one of those tried, with a temperature
-    or the noise of its residuals: on the held-out data the answer is no worse than temperature scaling. A temperature
+    or the noise of its residuals: the best is, on the held-out data, no worse than temperature scaling. A temperature
     that sharpens is penalised, ``(log T)² / (2 · 0.5²)`` nats beside the log likelihood of all targets where T < 1.
+
+    A few hundred labels hardly tell many of them apart. So where a temperature is chosen, not the best is taken but the
+    one whose predictions are nearest to the average of all, each weighted by its likelihood of the held-out data:
+    on average over new data that is better. Where each precision is a solve, the best is taken.
 
     Args:
         data: Held-out data, as for ``fit``.
         unpack: Splits one element of a loader.
         link: As in ``predict``; ``None`` chooses among ``"probit"``, ``"pairwise"`` and ``"qmc"``.
-        temperature: Whether to choose a temperature too, by which logits are divided, as temperature scaling does.
+        temperature: Whether to choose a temperature too, by which logits are divided, as temperature scaling does;
+            without one the best is taken.
         noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
         bounds: Factors tried, relative to the precisions now; ``None`` for a millionth to a million, and for the
             network itself, whose posterior has a precision of 1e12.
@@ -91,7 +96,7 @@ class Validation:
         check_seconds(self.seconds)
 
     def tune(self, posterior: P, progress: bool | None) -> P:
-        """The posterior of smallest validation NLL.
+        """The posterior of smallest validation NLL, or nearest to the average of all by their likelihoods.
 
         Raises:
             DataError: If no target is left.
@@ -108,6 +113,7 @@ class Validation:
             noise=self.noise,
             temperature=self.temperature and posterior.likelihood.labels,
             network=self.bounds is None and self.link != "bridge",
+            average=self.temperature and posterior.likelihood.labels,
         )
         found = search.found(progress)
         tuned = search.chosen(found)

@@ -1,0 +1,29 @@
+"""Runs the code of a page of ``docs/integrations``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "docs" / "integrations"
+
+
+def run_page(name: str, folder: Path) -> dict[str, Any]:
+    """What the blocks of Python of a page have made, one after the other.
+
+    Args:
+        name: Of the page, without its ending.
+        folder: Where it runs, and what it writes is left.
+    """
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(block, names)
+    return names
