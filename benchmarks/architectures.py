@@ -48,7 +48,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     os.environ["OMP_NUM_THREADS"] = "1"
     for name in setting.among(architectures_sides.NETWORKS):
         for posterior in setting.among(POSTERIORS):
-            options = {"network": name, "posterior": posterior, "quick": setting.quick}
+            options = {"network": name, "posterior": posterior, "quick": setting.quick, "device": setting.device}
             steps = run_isolated(architectures_sides.ours, timeout=PATIENCE, limit_gib=LIMIT, **options)
             yield from (case_of(name, posterior, step, steps) for step in steps)
 
@@ -93,7 +93,7 @@ def line_of(steps: Sequence[Row]) -> Row:
     return line
 
 
-STUDY = Study(rows, draw=page)
+STUDY = Study(rows, draw=page, devices=True)
 
 if __name__ == "__main__":
     main({"architectures": STUDY})

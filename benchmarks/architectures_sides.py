@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,16 @@ class Case:
     def given(self) -> dict[str, Any]:
         """What ``fit`` and ``load`` are told of the outputs."""
         return {} if self.output is None else {"output": self.output}
+
+    def to(self, device: str) -> Case:
+        """The same on another device; the network itself goes there.
+
+        Args:
+            device: Where to.
+        """
+        x = self.x
+        moved = {name: part.to(device) for name, part in x.items()} if isinstance(x, dict) else x.to(device)
+        return replace(self, model=self.model.to(device), x=moved, y=self.y.to(device))
 
 
 def rows_of(x: Inputs, start: int, stop: int) -> Inputs:
@@ -217,7 +227,7 @@ class GraphNetwork(nn.Module):
 
     def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
         """Features of the nodes and who is joined to whom in, logits of each graph out."""
-        joined = adjacency + torch.eye(adjacency.shape[-1])
+        joined = adjacency + torch.eye(adjacency.shape[-1], device=adjacency.device)
         joined = joined / joined.sum(-1, keepdim=True)
         for layer in self.layers:
             nodes = layer(joined @ nodes).relu()
@@ -400,7 +410,7 @@ def listened(meter: Meter, name: str, work: Callable[[], Any]) -> Any:
     return found
 
 
-def ours(meter: Meter, *, network: str, posterior: str, quick: bool) -> None:
+def ours(meter: Meter, *, network: str, posterior: str, quick: bool, device: str = "cpu") -> None:
     """Fit, tune, predict, save and load.
 
     Args:
@@ -408,12 +418,13 @@ def ours(meter: Meter, *, network: str, posterior: str, quick: bool) -> None:
         network: Name of the network.
         posterior: ``"last layer"`` or ``"kfac"``.
         quick: Whether a few examples must do.
+        device: Where to compute.
     """
     import lapwing as lw
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
-    case = NETWORKS[network](8 if quick else FITTED)
+    case = NETWORKS[network](8 if quick else FITTED).to(device)
     model = case.model.eval()
     count = len(case.y)
     batches = [(rows_of(case.x, i, i + BATCH), case.y[i : i + BATCH]) for i in range(0, count, BATCH)]

@@ -37,7 +37,7 @@ class Setting:
         images: Training examples the curvature is summed over; ``None`` for the study's own choice.
         epochs: Passes over the data a network is trained for; ``None`` for the study's own choice.
         kept: Folder of trained networks, shared by the studies; ``None`` trains anew.
-        device: ``"cpu"`` or ``"cuda"``.
+        device: A torch device, such as ``"cuda"``; see ``Study.devices``.
         resume: Report of an interrupted run; the same file may be written again.
         more: Options of this study alone, by name.
     """
@@ -97,6 +97,7 @@ class Study:
         draw: A figure of the rows, or a page as text.
         seeds: How often it is repeated by default.
         needs: What ``--data`` must hold, where only a quick run can do without.
+        devices: Whether it computes where ``--device`` says; others are of the CPU, and refuse another.
         options: Further options: the default of each, what it is, and where that is another its default in a hurry.
     """
 
@@ -107,6 +108,7 @@ class Study:
     draw: Callable[[Sequence[Row]], Any] | None = None
     seeds: int = 5
     needs: str = ""
+    devices: bool = False
     options: Mapping[str, tuple[Any, str] | tuple[Any, str, Any]] = field(default_factory=dict)
 
     def more(self, given: Mapping[str, Any], *, quick: bool) -> dict[str, Any]:
@@ -135,6 +137,8 @@ def main(studies: Mapping[str, Study], arguments: Sequence[str] | None = None) -
         name, study = args.study, studies[args.study]
     if study.needs and args.data is None and not args.quick and not args.join:
         parser.error(f"--data is needed, with {study.needs}; --quick does without")
+    if args.device != "cpu" and not study.devices:
+        parser.error(f"{name} measures the CPU: --device {args.device} would change nothing")
     given = {each.name: getattr(args, each.name) for each in fields(Setting) if each.name != "more"}
     given["only"] = tuple(given["only"])
     setting = Setting(**given, more=study.more(vars(args), quick=args.quick))
@@ -159,7 +163,7 @@ def _add(parser: argparse.ArgumentParser, study: Study) -> None:
     parser.add_argument("--images", "--train", "--fitted", type=int, help=images)
     parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")
     parser.add_argument("--kept", type=Path, help="folder where trained networks are kept")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or mps, where the benchmark computes there")
     parser.add_argument("--resume", type=Path, help="report of an interrupted run, whose rows are taken")
     parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     for option, (default, words, *_) in study.options.items():

@@ -100,7 +100,7 @@ def limited(row: Row) -> Row:
     return {} if limit is None else {"limit": limit, "holds": value is not None and value <= limit}
 
 
-STUDY = Study(rows, options={"threads": (2, "threads of both sides")})
+STUDY = Study(rows, devices=True, options={"threads": (2, "threads of both sides")})
 
 if __name__ == "__main__":
     main({"products": STUDY})

@@ -184,6 +184,7 @@ def tested(diagnosis: Diagnosis) -> list[Row]:
 
 STUDY = Study(
     rows,
+    devices=True,
     options={
         "samples": (200, "samples of ours", 8),
         "spec_samples": (2, "samples of the other way"),

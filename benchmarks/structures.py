@@ -100,7 +100,7 @@ def _ways(options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return ways
 
 
-STUDY = Study(rows)
+STUDY = Study(rows, devices=True)
 
 if __name__ == "__main__":
     main({"structures": STUDY})

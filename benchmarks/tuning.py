@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+
+import torch
 
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
@@ -28,19 +30,27 @@ def rows(setting: Setting) -> Iterator[Row]:
     for name in setting.among(TRAINED, ("lenet",) if setting.quick else ()):
         train, epochs = (100, 1) if setting.quick else TRAINED[name]
         data = PROBLEMS[name].data(setting.data, train, images)
-        model = PROBLEMS[name].model(setting.data, data, epochs)
+        model = PROBLEMS[name].model(setting.data, data, epochs).to(setting.device)
+        data = data.to(setting.device)
         posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, data.head(FITTED).train)
         posterior.predict(data.x_test[:2])
         works = {"predict": partial(posterior.predict, data.x_test), "tune": partial(lw.tune, posterior, data.test)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            times = [{key: timed(work)[1] for key, work in works.items()} for _ in range(rounds)]
+            times = [{key: timed(partial(finished, work))[1] for key, work in works.items()} for _ in range(rounds)]
         tuned, predicted = (statistics.median(time[key] for time in times) for key in ("tune", "predict"))
         note = f"{images} images; medians of {rounds}"
         yield beside(f"{name}/kfac/tune", "seconds", tuned, predicted, "predict of the same images", note)
 
 
-STUDY = Study(rows)
+def finished(work: Callable[[], object]) -> None:
+    """Do a piece of work, until a GPU has done with it."""
+    work()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+STUDY = Study(rows, devices=True)
 
 if __name__ == "__main__":
     main({"tuning": STUDY})

@@ -35,7 +35,7 @@ else
     echo "pytest is not installed for $PYTHON: the laws were not run."
 fi
 
-for name in structures products sampling; do
+for name in structures products sampling tuning; do
     "$PYTHON" -m "benchmarks.$name" --device "$DEVICE" --json "$OUT/$name-${DEVICE//:/-}.json" || failed=1
 done
 exit "$failed"

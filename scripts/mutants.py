@@ -311,6 +311,12 @@ MUTANTS = (
         "curvature/test_kfac.py",
     ),
     m(
+        "curvature/quadratic_forms.py:quadratic_forms",
+        "block[:, :, end - start :] += pairs[:, end:, start:end].mT",
+        "block[:, :, end - start :] -= pairs[:, end:, start:end].mT",
+        "curvature/test_quadratic_forms.py",
+    ),
+    m(
         "curvature/contractions.py:low_rank",
         "gain = sigma[:, None] / (tau[:, None] + sigma[:, None] * sizes)",
         "gain = sigma[:, None] / (tau[:, None] - sigma[:, None] * sizes)",
@@ -570,6 +576,24 @@ MUTANTS = (
         "torch.addcmul(r, r, r, value=LN2 / 3)",
         "torch.addcmul(r, r, r, value=LN2)",
         "gp/kernels/test_base.py",
+    ),
+    m(
+        "gp/kernels/hamming.py:Hamming.gradient",
+        "rate * (weighted * differs).sum()",
+        "(weighted * differs).sum()",
+        "gp/kernels/test_hamming.py",
+    ),
+    m(
+        "gp/kernels/rational_quadratic.py:RationalQuadratic.gradient",
+        "part / (1 + part) - logarithm",
+        "part - logarithm",
+        "gp/kernels/test_distances.py",
+    ),
+    m(
+        "ct/whitened.py:whitened",
+        "sinogram / std",
+        "sinogram",
+        "ct/test_whitened.py",
     ),
     m(
         "gp/regression/evidence.py:GroupGradient.of",

@@ -37,7 +37,7 @@ from lapwing.predictive import Classification, Counts, Regression
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from lapwing.show import plots
 from lapwing.show.report.health import Health, health
-from lapwing.store import load, save
+from lapwing.store import export, load, save
 from lapwing.store.files import installed
 from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
@@ -103,6 +103,7 @@ __all__ = [
     "diagnose",
     "diagnosis",
     "evaluate",
+    "export",
     "gp",
     "health",
     "hessian_free",

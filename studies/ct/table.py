@@ -138,8 +138,9 @@ def by_image(scan: Scan) -> Row:
 def climbed(scan: Scan, start: ct.ImagePosterior) -> Row:
     """EM from a posterior with each number of draws, and scores after it; the first run makes the preconditioner."""
     row, scores = Row(), list[Row]()
+    steps = 2 if scan.setting.quick else 8
     for samples in TRACES:
-        em = lw.EM(samples=samples, steps=8, noise=False, seed=scan.seed)
+        em = lw.EM(samples=samples, steps=steps, noise=False, seed=scan.seed)
         tuned, row[f"seconds_{samples}"] = timed(lambda em=em: lw.tune(replace(start), em))
         row[f"precisions_{samples}"] = [step.prior_precision[0] for step in tuned.trace]
         row[f"gamma_{samples}"] = [step.effective_dimension for step in tuned.trace]

@@ -74,6 +74,16 @@ def test_an_unknown_study_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     assert "others" in capsys.readouterr().err
 
 
+def test_a_device_is_refused_where_it_would_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(SCORED, ["networks", "--device", "cuda"])
+    assert "networks measures the CPU: --device cuda would change nothing" in capsys.readouterr().err
+    seen = list[str]()
+    anywhere = Study(lambda setting: seen.append(setting.device) or (), devices=True)  # type: ignore[func-returns-value]
+    main({"anywhere": anywhere}, ["--device", "meta"])
+    assert seen == ["meta"]
+
+
 def counting(setting: Setting) -> Any:
     """A row for every seed."""
     return [{"seed": seed, "steps": setting.more["start"] + seed, "name": "a"} for seed in setting.repeats]

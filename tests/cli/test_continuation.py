@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from lapwing.cli import ct, main
-from lapwing.cli.continuation import ImagingEffort, continued
+from lapwing.cli.continuation import continued
+from lapwing.cli.imaging import ImagingEffort
 from lapwing.ct import Ellipses, FanBeam, Geometry, Parallel2d, Parallel3d, equidistant
 from lapwing.ground.errors import ConfigError
 from tests.posterior_cases import refused

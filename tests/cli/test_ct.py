@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -46,6 +47,33 @@ def test_a_disc_is_found_and_drawn(method: str, tmp_path: Path, capsys: pytest.C
     assert image.shape == (20, 20) and float((image - truth).norm() / truth.norm()) < 0.25
     assert out.with_suffix(".png").stat().st_size > 0
     assert f"saved        {out}" in said and "24 × 24" in said and ("steps" in said) == (method == "tv")
+
+
+@pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")  # few steps are no fit
+def test_a_deep_image_prior_has_error_bars_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of photons that were counted, behind one slice of two: every ray has a noise of its own."""
+    counts = 1e4 * np.exp(-0.1 * DISC.sinogram(PLANE).numpy())
+    np.savez(tmp_path / "scan.npz", counts=np.stack([0 * counts, counts], 1), angles=PLANE.theta.numpy())
+    flags = ("--name", "counts", "--slice", "1", "--photons", "1e4", "--pixels", "20", "--samples", "4")
+    typed(tmp_path / "scan.npz", "--method", "dip", "--steps", "20", *flags, "--out", tmp_path / "made")
+    image, std = (np.load(tmp_path / "made" / f"{name}.npy") for name in ("image", "std"))
+    assert image.shape == std.shape and std.min() > 0 and np.isfinite(image).all()
+    said = capsys.readouterr().out
+    assert "noise        of each ray, standard deviations from" in said and "held out" in said
+    page = (tmp_path / "made" / "report.html").read_text(encoding="utf-8")
+    assert "of each ray's own" in page.replace("&#39;", "'") and "data:image/png;base64" in page
+    found = json.loads((tmp_path / "made" / "results.json").read_text(encoding="utf-8"))
+    assert found["std"] == pytest.approx(std.mean(), rel=1e-5) and found["settings"]["steps"] == 20
+
+
+def test_error_bars_of_several_slices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "stack.npy", np.stack([DISC.sinogram(PLANE).numpy()] * 2, 1))
+    with pytest.raises(SystemExit, match="2"):
+        typed(tmp_path / "stack.npy", "--method", "dip", "--out", tmp_path / "volume")
+    assert "Try the slice that matters most: --slice 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        typed(tmp_path / "stack.npy", "--slice", "2", "--out", tmp_path / "volume")
+    assert "--slice from 0 to 1. Got 2" in capsys.readouterr().err
 
 
 def test_fans_and_slices_have_their_geometry(tmp_path: Path) -> None:
@@ -105,6 +133,8 @@ def test_wrong_angles_are_a_sentence(
         ("reconstruct", ("--pixels", "0"), "Expected --pixels of at least 1. Got 0"),
         ("reconstruct", ("--weight", "-1"), "Expected a positive --weight. Got -1"),
         ("reconstruct", ("--noise-std", "0"), "Expected a positive finite --noise-std. Got 0"),
+        ("reconstruct", ("--steps", "0"), "Expected --steps of at least 1. Got 0"),
+        ("reconstruct", ("--photons", "0"), "Expected a positive --photons. Got 0"),
         ("reconstruct", ("--angles", "lost.txt"), "a file of angles for --angles. Got no file lost.txt"),
         ("propose", ("--seed", "-1"), "Expected --seed of at least 0. Got -1"),
         ("propose", ("--count", "0"), "Expected --count of at least 1. Got 0"),

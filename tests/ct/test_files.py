@@ -45,6 +45,49 @@ def test_projections_are_pages_of_one_file_or_files_by_name(tmp_path: Path) -> N
         read_scan(tmp_path / "one by one")
 
 
+def test_files_of_matlab_have_angles_and_variances_of_rays(tmp_path: Path) -> None:
+    """Whose vectors have two axes, and whose files may hold other arrays."""
+    savemat = pytest.importorskip("scipy.io").savemat
+    arrays = {"m": STACK.numpy(), "angles": np.array([[0.0, 1.0, 3.0]]), "variance": STACK.square().numpy() + 0.1}
+    savemat(tmp_path / "scan.mat", arrays | {"A": np.eye(2)})
+    found = read_scan(tmp_path / "scan.mat", torch.float64, name="m")
+    assert torch.equal(found.sinogram, STACK) and found.angles is not None and found.angles.tolist() == [0.0, 1.0, 3.0]
+    assert found.variance is not None
+    torch.testing.assert_close(found.variance, STACK.square() + 0.1)
+    with refused(DataError, "an array named sinogram in"):
+        read_scan(tmp_path / "scan.mat")
+    (tmp_path / "text.mat").write_text("1, 2" * 99, encoding="utf-8")
+    with refused(DataError, "which SciPy cannot read"):
+        read_scan(tmp_path / "text.mat")
+
+
+@pytest.mark.parametrize("name", ["scan.h5", "scan.mat"])
+def test_files_of_hdf5_are_read_by_the_paths_of_their_arrays(name: str, tmp_path: Path) -> None:
+    """Those of MATLAB, of version 7.3, have their axes in the other order behind a header of 512 bytes."""
+    h5py = pytest.importorskip("h5py", reason="h5py reads HDF5")
+    turned = (lambda array: array.T) if name == "scan.mat" else (lambda array: array)
+    with h5py.File(tmp_path / name, "w", userblock_size=512) as file:
+        file["exchange/data"] = turned(STACK.numpy())
+        file["exchange/angles"] = np.array([[0.0], [1.0], [3.0]])
+    with (tmp_path / name).open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
+    found = read_scan(tmp_path / name, torch.float64, name="exchange/data")
+    assert torch.equal(found.sinogram, STACK) and found.variance is None
+    assert found.angles is not None and found.angles.tolist() == [0.0, 1.0, 3.0]
+    with refused(DataError, "an array named exchange/dark in"):
+        read_scan(tmp_path / name, name="exchange/dark")
+    (tmp_path / "text.h5").write_text("1, 2", encoding="utf-8")
+    with refused(DataError, "which h5py cannot read"):
+        read_scan(tmp_path / "text.h5")
+
+
+def test_a_variance_is_of_each_ray_and_positive(tmp_path: Path) -> None:
+    for name, variance in (("few", Y[:2].square()), ("none", 0 * Y)):
+        np.savez(tmp_path / f"{name}.npz", sinogram=Y.numpy(), variance=variance.numpy())
+        with refused(DataError, "a positive variance for each ray of"):
+            read_scan(tmp_path / f"{name}.npz")
+
+
 def test_what_is_no_sinogram_is_refused(tmp_path: Path) -> None:
     with refused(DataError, "Got no file"):
         read_scan(tmp_path / "nothing.npy")
@@ -81,14 +124,18 @@ def test_what_is_no_sinogram_is_refused(tmp_path: Path) -> None:
         read_scan(tmp_path / "empty")
 
 
-def test_without_tifffile_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("file", "package"), [("", "tifffile"), ("scan.h5", "h5py")])
+def test_without_a_package_there_is_a_sentence(
+    file: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = builtins.__import__
 
     def absent(name: str, *rest: Any) -> Any:
-        if name == "tifffile":
+        if name == package:
             raise ImportError(name)
         return known(name, *rest)
 
+    (tmp_path / "scan.h5").touch()
     monkeypatch.setattr(builtins, "__import__", absent)
-    with refused(UnsupportedError, "Try pip install tifffile"):
-        read_scan(tmp_path)
+    with refused(UnsupportedError, f"Try pip install {package}"):
+        read_scan(tmp_path / file)

@@ -109,3 +109,21 @@ def test_the_imitated_device_takes_wide_tensors_of_the_host_and_gradients_throug
         narrow.sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.full((2,), 4.0))
+
+
+@pytest.mark.parametrize(
+    ("card", "capability", "products"),
+    [
+        ("H100", (9, 0), torch.float64),
+        ("A100", (8, 0), torch.float64),
+        ("RTX 3090", (8, 6), torch.float32),
+        ("RTX 4090", (8, 9), torch.float32),
+        ("RTX 5090", (12, 0), torch.float32),
+    ],
+)
+def test_the_precision_of_a_card_is_that_of_its_compute_capability(
+    card: str, capability: tuple[int, int], products: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert Precision.of(None, torch.device("cuda")).products == products, card
+    assert Precision.of("double", torch.device("cuda")).products == torch.float64

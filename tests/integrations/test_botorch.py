@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from tests.checker import unchecked
 from tests.integrations.pages import run_page
 from tests.posterior_cases import normal, refused
 
@@ -95,6 +96,12 @@ def test_the_gradient_in_the_points_is_that_of_finite_differences(name: str, mod
         assert float((up - down) / (2 * step)) == pytest.approx(float(gradient.flatten()[place]), rel=1e-5, abs=1e-7)
 
 
+def test_points_that_coincide_are_drawn(models: dict[str, Any]) -> None:
+    found = models["process"].posterior(POINTS[:1, [0, 0]])
+    first, second = found.rsample(torch.Size([5]))[:, 0].unbind(1)
+    torch.testing.assert_close(first, second, rtol=0.0, atol=0.02)  # the root of the jitter
+
+
 def test_many_points_are_the_same_a_part_at_a_time(models: dict[str, Any]) -> None:
     points = normal(90, 3, 2, seed=3)
     with torch.no_grad():
@@ -112,7 +119,7 @@ def test_more_data_update_a_process_and_no_network(models: dict[str, Any]) -> No
     torch.testing.assert_close(more.posterior(POINTS[1]).variance, expected.outputs(POINTS[1], joint=True).variance)
     with refused(UnsupportedError, "training it on all data"):
         models["network"].condition_on_observations(POINTS[0], Y[:3])
-    with refused(ShapeError, "a model for each batch"):
+    with refused(ShapeError, "a model for each batch"), unchecked():
         models["process"].condition_on_observations(POINTS, Y[:3])
     with refused(ConfigError, "noise"):
         models["process"].condition_on_observations(POINTS[0], Y[:3], noise=Y[:3])
@@ -121,14 +128,14 @@ def test_more_data_update_a_process_and_no_network(models: dict[str, Any]) -> No
 def test_what_is_no_model_of_real_targets_is_refused(models: dict[str, Any]) -> None:
     with refused(UnsupportedError, "one with Categorical"):
         LaplaceModel(lw.Laplace(lw.Categorical()).fit(NETWORK, (X, (X[:, 0] > 0).long())))
-    with refused(ConfigError, "the process"):
+    with refused(ConfigError, "the process"), unchecked():
         GPModel(models["network"].predictor)
-    with refused(ConfigError, "the posterior"):
+    with refused(ConfigError, "the posterior"), unchecked():
         LaplaceModel(models["process"].predictor)
     drawn = lw.GP(lw.gp.Matern((1.0, 1.0)), lw.Gaussian(16.0), solver=lw.solvers.CG()).fit((X, Y[:, :1]))
     with refused(UnsupportedError, "known by draws"):
         GPModel(drawn).posterior(POINTS)
-    with refused(ShapeError, "[..., q, d]"):
+    with refused(ShapeError, "[..., q, d]"), unchecked():
         models["process"].posterior(X[0])
 
 

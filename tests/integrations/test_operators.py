@@ -45,8 +45,8 @@ class Matrix:
         return (y.flatten(1) @ self.matrix).view(-1, 1, SIDE, SIDE)
 
 
-def ours(operator: object = None) -> OperatorMeasurement:
-    return measurement(operator or Matrix(), (1, SIDE, SIDE))
+def ours(operator: object = None, dtype: torch.dtype | None = None) -> OperatorMeasurement:
+    return measurement(operator or Matrix(), (1, SIDE, SIDE), dtype=dtype)
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,8 @@ def test_one_of_pylops_on_images_that_are_not_flat_has_its_products() -> None:
 
 def test_a_linear_physics_of_deepinv_does(deepinv: Any) -> None:
     own = Matrix()
-    check_alike(ours(deepinv.physics.LinearPhysics(A=own.A, A_adjoint=own.A_adjoint)), PROJECTOR)
+    physics = deepinv.physics.LinearPhysics(A=own.A, A_adjoint=own.A_adjoint)
+    check_alike(ours(physics, torch.float64), PROJECTOR)
 
 
 def test_the_tomography_of_deepinv_does(deepinv: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.cli.continuation import ImagingEffort, imaged
+from lapwing.cli.imaging import ImagingEffort, imaged
 from lapwing.ct import (
     Design,
     Parallel2d,

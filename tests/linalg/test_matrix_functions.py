@@ -43,7 +43,7 @@ def test_a_function_that_ran_out_of_steps_says_how_far_it_got() -> None:
 
 def test_columns_whose_bases_do_not_fit_take_turns() -> None:
     """Each column gets what it gets beside all others; memory that of two columns."""
-    matrix, b = spd(300, 1e3), normal(300, 7)
+    matrix, b = spd(300, 1e3), normal(300, 5)
     operator, columns = counted(matrix)
     with Meter() as meter:
         solution = apply_function(operator, b, torch.rsqrt, steps=60, rtol=1e-14, max_bytes=2 * 8 * 300 * 60)

@@ -5,46 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing import ct
+from lapwing.cli.imaging import ImagingEffort, attenuation_of, check_one_slice, divisible, imaged
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.ct.design import Criterion, Design
-from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import write_json
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
-from lapwing.tuning import EM, tune
 
 SAME = 0.1
 """Part of the distance of two candidates within which one that is measured already is the same angle."""
 
 TELLS = {"ese": "expected squared error of the measurement", "eig": "expected information gain, nats"}
-
-
-@final
-@dataclass(frozen=True)
-class ImagingEffort:
-    """How much is done for error bars of an image, and for a proposal.
-
-    Args:
-        channels: Of the U-net.
-        steps: Of its fit, at most.
-        samples: Draws of the image.
-        draws: By which angles are judged.
-    """
-
-    channels: int = 8
-    steps: int = 1500
-    samples: int = 64
-    draws: int = 500
 
 
 def continued(
@@ -88,7 +69,7 @@ def continued(
     if count > left:
         raise ConfigError(f"a count of at most {left}, the angles left", f"{count}", "more candidates")
     y = geometry.check(sinogram)
-    unit = float(y.abs().max()) / (max(geometry.pixels) * geometry.pixel_size)  # about the mean along the longest ray
+    unit = attenuation_of(y, geometry)
     projector = ct.Projector(whole)
     operator = projector.select(range(behind))
     std = noise_std / unit
@@ -119,51 +100,20 @@ def continued(
     return results
 
 
-def imaged(
-    operator: ct.Projector,
-    sinogram: Float[Tensor, " rows"],
-    noise_std: float,
-    effort: ImagingEffort,
-    *,
-    generator: torch.Generator,
-    progress: bool | None,
-) -> tuple[ct.Reconstruction, ct.ImagePosterior]:
-    """The image of a U-net fitted to one sinogram, of attenuations about 1, and its error bars, tuned by EM.
-
-    Args:
-        operator: T.
-        sinogram: What was measured, flat.
-        noise_std: Standard deviation of its noise.
-        effort: How much is done.
-        generator: Source of randomness; what has a seed takes that of the generator.
-        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal.
-    """
-    net = ct.UNet(channels=effort.channels, generator=generator)
-    seed = generator.initial_seed()
-    z = probes.gaussian((1, 1, *operator.geometry.image), like=sinogram, generator=generator)
-    prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=effort.steps, patience=400, seed=seed)
-    found = prior.fit(net, z, operator, sinogram, noise_std=noise_std, progress=progress)
-    posterior = ct.ImagePosterior.of(
-        found.network, z, operator, sinogram, noise_std=noise_std, samples=effort.samples, seed=seed
-    )
-    return found, tune(posterior, EM(samples=4, steps=6, noise=False), progress=progress)
-
-
 def _candidates(geometry: ct.Geometry, count: int) -> tuple[ct.Geometry, int]:
     """The geometry of the angles measured and, behind them, of those that are left; and how many are measured.
 
     The sides of the image are rounded up to what the U-net divides by.
     """
-    if geometry.slices > 1:
-        raise ConfigError("a scan of one slice", f"{geometry.slices} slices", "the slice that matters most alone")
+    check_one_slice(geometry)
     turn = 2 * math.pi if isinstance(geometry, ct.FanBeam) else math.pi
     grid = ct.equidistant(count, turn)
-    divisor = ct.UNet(channels=4).divisor
     apart = (grid[:, None] - geometry.theta + turn / 2) % turn - turn / 2
     new = grid[apart.abs().min(1).values > SAME * turn / count]
-    height, width = (divisor * math.ceil(side / divisor) for side in geometry.pixels)
     angles = torch.cat([geometry.theta, new])
-    return replace(geometry, pixels=(height, width), detector=geometry.bins, angles=angles), len(geometry.theta)
+    return replace(geometry, pixels=divisible(geometry.pixels), detector=geometry.bins, angles=angles), len(
+        geometry.theta
+    )
 
 
 def _page(

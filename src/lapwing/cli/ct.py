@@ -15,6 +15,8 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.cli.continuation import continued
 from lapwing.cli.demonstration import QUICK, demonstrate
+from lapwing.cli.imaging import ImagingEffort, check_one_slice, common_noise
+from lapwing.cli.reconstruction import reconstructed
 from lapwing.cli.say import make_folder, say
 from lapwing.ct import FanBeam, Geometry, Parallel2d, Parallel3d, Scan
 from lapwing.ct.design import Criterion
@@ -42,6 +44,9 @@ class Tomograph:
         offset: How far the middle of the detector stands from where the middle ray meets it.
         source: From the source of a fan beam to the axis; parallel rays if not given.
         distance: From the axis to the detector of a fan beam.
+        name: What a file of several arrays calls the sinogram, such as exchange/data.
+        slice: Number of the slice that is taken of a scan of several, from 0; all if not given.
+        photons: Photons of a ray without an object, where the scan has counts; it is made a sinogram then.
     """
 
     angles: Path | None = None
@@ -51,9 +56,12 @@ class Tomograph:
     offset: float = 0.0
     source: float | None = None
     distance: float = 0.0
+    name: str = "sinogram"
+    slice: int | None = None
+    photons: float | None = None
 
-    def read(self, scan: Path) -> tuple[Geometry, Tensor]:
-        """The geometry of a scan, and its sinogram.
+    def read(self, scan: Path) -> Measured:
+        """A scan, where its rays run, and the variance of each where it is known.
 
         Args:
             scan: Its file.
@@ -64,8 +72,8 @@ class Tomograph:
         """
         if self.pixels is not None:
             check_count("--pixels", self.pixels, usual=128)
-        read = lw.ct.read_scan(scan)
-        y = read.sinogram
+        read = lw.ct.read_scan(scan, name=self.name)
+        y, variance = self._rays(read)
         of = angles_of(read, self.angles)
         bins = y.shape[-1]
         side = (self.pixels or bins, self.pixels or bins)
@@ -79,7 +87,42 @@ class Tomograph:
             geometry = Parallel2d(side, of, bins, self.pixel_size, self.bin_size, self.offset)
         geometry.check(y)
         check_object(y, scan)
-        return geometry, y
+        return Measured(geometry, y, variance)
+
+    def _rays(self, scan: Scan) -> tuple[Tensor, Tensor | None]:
+        """Its sinogram, of the slice that is taken, and the variance of each ray where the scan or its counts tell.
+
+        Raises:
+            ConfigError: If there is no such slice, or photons are not positive.
+        """
+        y = scan.sinogram
+        variance = scan.variance
+        if self.slice is not None:
+            slices = y.shape[1] if y.ndim == 3 else 1
+            if not 0 <= self.slice < slices:
+                raise ConfigError(f"--slice from 0 to {slices - 1}", f"{self.slice}", "--slice 0, the first")
+            y = y[:, self.slice] if y.ndim == 3 else y
+            variance = variance[:, self.slice] if variance is not None and variance.ndim == 3 else variance
+        if self.photons is not None:
+            check_positive("--photons", self.photons, "1e5")
+            y, variance = lw.ct.log_transform(y, self.photons)
+        return y, variance
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A scan that was read.
+
+    Args:
+        geometry: Where its rays run.
+        sinogram: Its line integrals.
+        variance: Of the noise of each ray, where it is known.
+    """
+
+    geometry: Geometry
+    sinogram: Float[Tensor, "angles *bins"]
+    variance: Float[Tensor, "angles *bins"] | None
 
 
 def reconstruct(
@@ -87,37 +130,70 @@ def reconstruct(
     /,
     *,
     tomograph: Tomograph = Tomograph(),
-    method: Literal["tv", "fbp"] = "tv",
+    method: Literal["tv", "fbp", "dip"] = "tv",
     weight: float = 2.0,
     noise_std: float | None = None,
+    steps: int = 1500,
+    samples: int = 64,
+    seed: int = 0,
     out: Path = Path("runs/ct/reconstruct"),
 ) -> None:
     """Reconstruct an image from a sinogram, and save it.
 
     Args:
-        scan: The sinogram [angles, bins] or [angles, slices, bins]: .npy, .npz (sinogram, angles), .tif or a folder.
+        scan: The sinogram [angles, bins] or [angles, slices, bins]: .npy, .npz, .mat or .h5 (sinogram, and if it has
+            them angles, variance), .tif or a folder.
         tomograph: How it was made.
-        method: Little total variation, or filtered back-projection with Hann's window.
-        weight: Of the total variation of the image over its mean along the largest ray; larger is smoother.
-        noise_std: Standard deviation of the sinogram's noise, for little total variation; estimated if not given.
-        out: Folder for image.npy, and image.png where matplotlib is installed.
+        method: Little total variation, filtered back-projection with Hann's window, or a deep image prior, which has
+            error bars.
+        weight: Of the total variation of the image over its mean along the largest ray, for tv; larger is smoother.
+        noise_std: Standard deviation of the sinogram's noise, for tv and dip; the scan's if not given, or estimated.
+        steps: Most steps of the fit of dip.
+        samples: Draws behind the error bars of dip.
+        seed: Of everything random, for dip.
+        out: Folder for image.npy, and image.png where matplotlib is installed; of dip std.npy, results.json and
+            report.html too.
     """
     check_positive("--weight", weight, "2")
     check_noise(noise_std)
-    geometry, y = tomograph.read(scan)
+    check_count("--steps", steps, usual=1500)
+    check_count("--samples", samples, 2)
+    check_count("--seed", seed, 0)
+    measured = tomograph.read(scan)
+    geometry = measured.geometry
+    y = measured.sinogram
+    if method == "dip":
+        check_one_slice(geometry)
+        make_folder(out, "image.npy", "std.npy", "results.json", "reconstruction.png", "report.html")
+        effort = ImagingEffort(steps=steps, samples=samples)
+        _with_error_bars(measured, noise_of(measured, noise_std), effort, seed, out)
+        return
     make_folder(out, "image.npy", "image.png")
     say(f"sinogram     {' × '.join(map(str, y.shape))}")
     if method == "fbp":
         image = lw.ct.filtered_back_projection(y, geometry, "hann")
     else:
         mean = float(y.abs().max()) / (geometry.pixels[0] * geometry.pixel_size) + 1e-30
-        precision = noise_of(y, geometry, noise_std) ** -2
+        precision = noise_of(measured, noise_std) ** -2
         found = lw.ct.tv_reconstruction(y, lw.ct.Projector(geometry), weight / mean, precision=precision)
         image = found.value
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
     np.save(out / "image.npy", image.numpy())
     say(f"saved        {', '.join(map(str, [out / 'image.npy', *write_picture(image, out / 'image.png')]))}")
+
+
+def _with_error_bars(
+    measured: Measured, noise_std: float | Tensor, effort: ImagingEffort, seed: int, out: Path
+) -> None:
+    """The image of a deep image prior, its error bars, and their page."""
+    say(f"sinogram     {' × '.join(map(str, measured.sinogram.shape))}")
+    found = reconstructed(measured.geometry, measured.sinogram, noise_std, out=out, effort=effort, seed=seed)
+    height, width = found["settings"]["pixels"]
+    say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
+    say(f"image        {height} × {width}, standard deviation of a pixel {found['std']:.3g} in the mean")
+    files = ", ".join(str(out / name) for name in ("image.npy", "std.npy", "report.html"))
+    say(f"saved        {files}: {found['seconds']:.0f} seconds")
 
 
 def propose(
@@ -135,12 +211,13 @@ def propose(
     """Propose the next angles of a scan that is still running, by what it has measured so far.
 
     Args:
-        scan: The sinogram so far [angles, bins]: .npy, .npz (sinogram, angles), .tif or a folder.
+        scan: The sinogram so far [angles, bins]: .npy, .npz, .mat or .h5 (sinogram, and if it has them angles,
+            variance), .tif or a folder.
         tomograph: How it was made.
         count: How many angles to propose.
         candidates: Angles there might be, at equal distances over half a turn; of fans over a whole one.
         criterion: ese, the expected squared error of what an angle measures, or eig, its expected information gain.
-        noise_std: Standard deviation of the sinogram's noise; estimated if not given.
+        noise_std: Standard deviation of the sinogram's noise; the scan's if not given, one for all rays, or estimated.
         seed: Of everything random.
         out: Folder for results.json, next.png and report.html.
     """
@@ -148,10 +225,12 @@ def propose(
     check_count("--candidates", candidates, usual=180)
     check_count("--seed", seed, 0)
     check_noise(noise_std)
-    geometry, y = tomograph.read(scan)
+    measured = tomograph.read(scan)
+    geometry = measured.geometry
+    y = measured.sinogram
     make_folder(out, "results.json", "next.png", "report.html")
     say(f"sinogram     {' × '.join(map(str, y.shape))}")
-    std = noise_of(y, geometry, noise_std)
+    std = common_noise(noise_of(measured, noise_std))
     found = continued(geometry, y, std, count=count, candidates=candidates, criterion=criterion, out=out, seed=seed)
     say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
@@ -177,21 +256,25 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
 
 
-def noise_of(sinogram: Float[Tensor, "*shape"], geometry: Geometry, known: float | None) -> float:
-    """The standard deviation of its noise, which is said: as it is known, or as the scan tells it.
+def noise_of(measured: Measured, known: float | None) -> float | Float[Tensor, "angles *bins"]:
+    """The standard deviation of its noise, which is said: as given, as the scan has it of each ray, or estimated.
 
-    What is estimated is no less than what pixels are off by.
+    What is estimated, and what the scan has, is no less than what pixels are off by.
 
     Args:
-        sinogram: That of a scan.
-        geometry: Where its rays run.
-        known: As it was given; ``None`` has it estimated.
+        measured: The scan.
+        known: As it was given.
     """
+    sinogram = measured.sinogram
     if known is not None:
         say(f"noise        standard deviation {known:.3g}, as given")
         return known
-    found = lw.ct.noise_level(sinogram, geometry)
     least = LEAST * float(sinogram.abs().mean()) + 1e-30
+    if measured.variance is not None:
+        each = measured.variance.sqrt().clamp_min(least)
+        say(f"noise        of each ray, standard deviations from {float(each.min()):.3g} to {float(each.max()):.3g}")
+        return each
+    found = lw.ct.noise_level(sinogram, measured.geometry)
     if found.value < least:
         say(f"noise        standard deviation {least:.3g}, what pixels are off by; {found:.2g} of it is the scan's own")
         return least

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lapwing import ct
-from lapwing.cli.continuation import ImagingEffort, imaged
+from lapwing.cli.imaging import ImagingEffort, imaged
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report import write_json, write_report

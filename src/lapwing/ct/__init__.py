@@ -20,6 +20,7 @@ from lapwing.ct.predcp import TVPredCP
 from lapwing.ct.projector import Projector
 from lapwing.ct.unet import UNet, dropped
 from lapwing.ct.variation import tv_reconstruction
+from lapwing.ct.whitened import Whitened
 
 __all__ = [
     "DeepImagePrior",
@@ -41,6 +42,7 @@ __all__ = [
     "Scan",
     "TVPredCP",
     "UNet",
+    "Whitened",
     "add_gaussian",
     "count_photons",
     "digits",

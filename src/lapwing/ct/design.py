@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ct.image import ImagePosterior
 from lapwing.ct.observed import BLOCK, Measurement, pulled, pushed, single_chunk
 from lapwing.ct.operators import Product
+from lapwing.ct.whitened import unwhitened
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, check_count, check_option, check_positive
 from lapwing.ground.layout import together
@@ -145,7 +146,7 @@ class Design:
 
         Args:
             posterior: Of the image, given the angles measured.
-            operator: T of all angles there might be.
+            operator: T of all angles there might be; where each ray has a noise of its own a ``Whitened`` one.
             angles: How many.
             chosen: Those that the posterior knows of.
             samples: Draws m.
@@ -167,6 +168,10 @@ class Design:
             expected = f"the numbers of the measured angles, whose rays the posterior has, {rays} of them"
             each = f"{operator.shape[0]} rays of {angles} angles"
             raise ConfigError(expected, f"{list(behind)}, with {each}", "each angle once, among all there might be")
+        if (unwhitened(posterior.observed.operator)[1] is None) != (unwhitened(operator)[1] is None):
+            expected = "all angles in the units of the posterior's rays, those of each ray's noise or not"
+            hint = "lw.ct.Whitened(operator, std), with the noise of measured rays and that expected of others"
+            raise ConfigError(expected, "one of them in units of its noise", hint)
         drawn = posterior.drawn(samples, generator=generator).mT
         return cls._begun(posterior.covariance, operator, angles, noise_std, behind, drawn, generator)
 

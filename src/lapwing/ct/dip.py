@@ -17,6 +17,7 @@ from lapwing.ct.checkpoint import ARCHIVE, FitState, advanced, resume
 from lapwing.ct.observed import Measurement
 from lapwing.ct.unet import dropping
 from lapwing.ct.variation import total_variation
+from lapwing.ct.whitened import whitened
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Array, as_tensor
@@ -124,7 +125,7 @@ class DeepImagePrior:
         operator: Measurement,
         sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
-        noise_std: float,
+        noise_std: float | Float[Tensor, "*rows"] | Array | list[Any],
         progress: bool | None = None,
     ) -> Reconstruction:
         """The reconstruction; a copy of the network is trained.
@@ -134,12 +135,13 @@ class DeepImagePrior:
             z: The network's input: noise, or a filtered back-projection.
             operator: T, which differentiates.
             sinogram: y, flat.
-            noise_std: σ, in the units of y.
+            noise_std: σ, in the units of y: one number, or one a ray.
             progress: Whether to show a progress bar, with the loss; ``None`` for after two seconds, in a terminal or
                 notebook.
 
         Raises:
-            DataError: If a measurement is not finite.
+            ConfigError: If the noise is not positive, or the network has no weights to fit.
+            DataError: If a measurement is not finite, or the noise of a ray is not positive.
             MismatchError: If the checkpoint is that of another fit.
             NumericalError: If the loss is not finite: the network does not train.
             ShapeError: If operator, sinogram and image do not fit.
@@ -150,13 +152,13 @@ class DeepImagePrior:
         Cost:
             A step: a forward and a backward pass, and a product with T and its adjoint.
         """
-        check_positive("noise_std", noise_std, "0.05")
         z = as_tensor(z, like=like_of(network))
         sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
         rows, pixels = operator.shape
         if sinogram.shape != (rows,):
             raise ShapeError(f"a flat sinogram [{rows}]", f"{list(sinogram.shape)}", "sinogram.flatten()")
+        operator, sinogram, noise_std = whitened(operator, sinogram, noise_std)
         trained = copy.deepcopy(network).eval()  # as it will be served, with no running averages
         with torch.no_grad():
             made = trained(z).shape

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from lapwing.ct.interval import Interval
 from lapwing.ct.observed import BLOCK, Measurement, Observed, linear_image, pulled, pushed, single_chunk
 from lapwing.ct.record import network_of, scan_of, scan_record
+from lapwing.ct.whitened import whitened
 from lapwing.curvature.fold import Fingerprint, Totals
 from lapwing.ground import probes
 from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.inputs import Array, as_tensor
 from lapwing.ground.data.sources import Data
-from lapwing.ground.errors import DataError, ShapeError, check_count, check_fraction, check_kind, check_positive
+from lapwing.ground.errors import DataError, ShapeError, check_count, check_fraction, check_kind
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.moving import Mover
@@ -91,7 +92,7 @@ class ImagePosterior(Capabilities):
         operator: Measurement,
         sinogram: Float[Tensor, " rows"] | Array | list[Any],
         *,
-        noise_std: float,
+        noise_std: float | Float[Tensor, "*rows"] | Array | list[Any],
         prior: Prior | None = None,
         solver: Solver | None = None,
         samples: int = 64,
@@ -104,7 +105,8 @@ class ImagePosterior(Capabilities):
             z: Its input.
             operator: T.
             sinogram: What was measured, flat.
-            noise_std: Standard deviation of its noise, in its units.
+            noise_std: Standard deviation of its noise, in its units: one number, or one a ray, by which the rows of T
+                and the sinogram are divided; the posterior's own noise is then 1.
             prior: Of the weights; ``None`` for ``image_prior``, a g-prior scaled by what each weight does to the image.
                 ``GPrior()`` is scaled by what the rays see, as the source has it, a pass a ray, or by draws.
             solver: What solves with Λ; ``None`` for conjugate gradients, preconditioned with ``LowRank(400)``, which is
@@ -128,11 +130,11 @@ class ImagePosterior(Capabilities):
         """
         check_count("samples", samples, 2)
         check_count("seed", seed, 0)
-        check_positive("noise_std", noise_std, "0.05")
         z = as_tensor(z, like=like_of(network))
         sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")
-        likelihood = Gaussian(noise_std**-2)
+        operator, sinogram, noise = whitened(operator, sinogram, noise_std)
+        likelihood = Gaussian(noise**-2)
         observed = Observed(linear_image(network, z), operator, sinogram, likelihood)
         generator = torch.Generator().manual_seed(seed + 1)
         known = image_prior(observed, generator) if prior is None else scaled(prior, observed, generator)

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ct.geometry import Geometry
-from lapwing.ct.observed import Observed, linear_image, single_chunk
+from lapwing.ct.observed import Measurement, Observed, linear_image, single_chunk
 from lapwing.ct.projector import Projector
+from lapwing.ct.whitened import Whitened, unwhitened
 from lapwing.ground.errors import DataError, UnsupportedError
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, Records
@@ -35,6 +36,7 @@ class ScanRecord:
     examples: int | None
     memory: int
     deviations: Float[Tensor, "s pixels"] | None
+    std: Float[Tensor, " rows"] | None
 
 
 def network_of(observed: Observed) -> Network:
@@ -44,7 +46,7 @@ def network_of(observed: Observed) -> Network:
         UnsupportedError: If no file holds what is around it.
     """
     image = observed.image
-    operator = observed.operator
+    operator, _ = unwhitened(observed.operator)
     if not isinstance(image, Linearisation) or not isinstance(operator, Projector):
         came = f"a {type(image).__name__} seen by a {type(operator).__name__}"
         raise UnsupportedError("a network's own weights, seen by a Projector", came, "saving the network, to fit again")
@@ -53,7 +55,7 @@ def network_of(observed: Observed) -> Network:
 
 def scan_record(observed: Observed, deviations: Float[Tensor, "s pixels"] | None, records: Records) -> Json:
     """The network's input and the scan; draws where they were made."""
-    operator = observed.operator
+    operator, std = unwhitened(observed.operator)
     z = single_chunk(observed.image, 1).inputs
     assert isinstance(operator, Projector)
     assert isinstance(z, Tensor)
@@ -66,6 +68,7 @@ def scan_record(observed: Observed, deviations: Float[Tensor, "s pixels"] | None
         examples=observed.examples,
         memory=observed.memory,
         deviations=deviations,
+        std=std,
     )
     return records.giving({ANGLES: None}).state(scan, "observed")
 
@@ -79,7 +82,9 @@ def scan_of(record: Json, records: Records, network: Network) -> tuple[Observed,
     state = record.get("observed")
     angles = records.on("cpu").read(Tensor, state.get("angles") if isinstance(state, dict) else None, "observed.angles")
     scan: ScanRecord = records.giving({ANGLES: angles}).read(ScanRecord, state, "observed")
-    operator = Projector(scan.geometry, scan.sinogram.dtype, network.like.device)
+    operator: Measurement = Projector(scan.geometry, scan.sinogram.dtype, network.like.device)
+    if scan.std is not None:
+        operator = Whitened(operator, scan.std)
     image = linear_image(network.module, scan.z)
     if image.model.network.names != network.names:
         raise DataError(f"uncertain weights {list(network.names)[:3]} of an image", "others", REPAIR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
-from lapwing.curvature.last_layer.quadratic_forms import QuadraticForms
+from lapwing.curvature.quadratic_forms import QuadraticForms
 from lapwing.ground.files.records import UNRECORDED
 from lapwing.ground.shared import Shared
 from lapwing.linalg import Structured
@@ -24,6 +24,6 @@ class BlockedCurvature:
 
     operator: Structured
     partition: tuple[tuple[str, ...], ...] = ()
-    shared_forms: Shared[QuadraticForms] = field(
-        default_factory=Shared[QuadraticForms], kw_only=True, metadata=UNRECORDED
+    shared_forms: Shared[QuadraticForms | None] = field(
+        default_factory=Shared[QuadraticForms | None], kw_only=True, metadata=UNRECORDED
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.contractions import low_rank, multiples_of, of_outer_products, whitened_rows
-from lapwing.curvature.last_layer.quadratic_forms import quadratic_forms
+from lapwing.curvature.quadratic_forms import QuadraticForms, quadratic_forms
 from lapwing.ground.data.inputs import Inputs, chunks, count
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
@@ -115,15 +115,14 @@ class Propagation:
         beside = self.model.network.size if written else c * max(0, self.extra)
         numbers = c * c * len(self.precisions) + beside
         size = max(1, self.model.limits.prediction // (itemsize * numbers))
-        one = torch.eye(c).to(head.a)[None, :, None, :, None]
         each: list[list[Tensor]] = []
         for start in range(0, len(alone.a), size):
             part = alone.taken(slice(start, start + size))
             if written:
                 each.append([self._of_dense(held, part, rounded) for held in self.precisions])
             else:
-                part = replace(part, g=one.expand(len(part.a), -1, -1, -1, -1))
-                each.append(self.covariances([self._precise(part)]))
+                one = torch.eye(c).to(head.a)[None, :, None, :, None].expand(len(part.a), -1, -1, -1, -1)
+                each.append(self.covariances([self._precise(replace(part, g=one))]))
         return [torch.cat(blocks) for blocks in zip(*each, strict=True)]
 
     def _writes_inverses(self, rows: int) -> bool:
@@ -144,27 +143,31 @@ class Propagation:
         operator = held.operator
         assert isinstance(operator, Dense)
         inputs = head.columns[:, 0, :, 0]
-        places = self._places(head).to(operator.device)
-        if inputs.dtype == operator.dtype:
-            return of_outer_products(inputs, places, operator.written_inverse_root)
-        forms = None
-        if rounded:
-            like = inputs.new_empty(0, dtype=torch.promote_types(inputs.dtype, torch.float32))
-            forms = held.shared_forms.of(
-                operator, make=lambda: quadratic_forms(operator.written_inverse(), places, like)
-            )
+        if not rounded or inputs.dtype == operator.dtype or head.g.shape[3] == 1:
+            return self._by_rows(operator, head, inputs)
+        forms = held.shared_forms.of(operator, make=lambda: self._forms(operator, head))
         if forms is None:
-            return of_outer_products(wide(inputs), places, operator.written_inverse_root)
+            return self._by_rows(operator, head, inputs)
         covariances, lost = forms.covariances(inputs)
         if lost.any():
-            exact = of_outer_products(wide(inputs[lost]), places, operator.written_inverse_root)
-            covariances[lost] = exact.to(covariances)
+            covariances[lost] = self._by_rows(operator, head, inputs[lost])
         return covariances
 
-    def _places(self, head: OuterProducts) -> Int[Tensor, "c i"]:
-        """Places of a head's weights among all, a row an output."""
+    def _forms(self, operator: Dense, head: OuterProducts) -> QuadraticForms | None:
+        """What the inverse of a precision makes of the inputs of a head."""
+        like = head.a.new_empty(0, dtype=torch.promote_types(head.a.dtype, torch.float32))
+        return quadratic_forms(operator.written_inverse(), self._places(operator, head), like)
+
+    def _by_rows(self, operator: Dense, head: OuterProducts, inputs: Float[Tensor, "n i"]) -> Float[Tensor, "n c c"]:
+        """``J Λ⁻¹ Jᵀ`` in the type of the precision; see ``of_outer_products``."""
+        exact = inputs if inputs.dtype == operator.dtype else wide(inputs)
+        return of_outer_products(exact, self._places(operator, head), operator.written_inverse_root)
+
+    def _places(self, operator: Dense, head: OuterProducts) -> Int[Tensor, "c i"]:
+        """Places of a head's weights among all, a row an output, where the precision is."""
         network = self.model.network
-        return head.matrix(network.part(head.names, torch.arange(network.size, device=head.a.device)))[0]
+        order = torch.arange(network.size, device=head.a.device)
+        return head.matrix(network.part(head.names, order))[0].to(operator.device)
 
     def covariances(self, factors: list[Factor]) -> list[Float[Tensor, "n k k"]]:
         """``J Λ⁻¹ Jᵀ`` of each example of a chunk, for each precision."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from lapwing.gp.kernels.base import Index, Kernel, check_differentiable
+from lapwing.gp.kernels.base import Index, Kernel, check_differentiable, check_recorded
 from lapwing.gp.kernels.matrix import KernelMatrix, check_room, cross, gram, weighted_gradient
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.tuning import Evidence, GPStep, Subset
@@ -30,6 +31,7 @@ from lapwing.linear.mode.loss import Mode
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
+from lapwing.posteriors.served import served, usual_answers
 from lapwing.predictive import JointMoments, Moments, Predictive
 
 JITTER = 1e-10
@@ -242,6 +244,49 @@ class LaplaceGPPosterior:
             rest = (self.kernel.diagonal(x) - across.square().sum(0)).clamp_min(0.0)
             within = features @ solved.mT
             return Moments(mean, within.to(new) + torch.diag_embed(rest.to(new)[:, None].expand_as(mean)))
+
+    @working("module")
+    def module(
+        self,
+        outputs: Sequence[str] | None = None,
+        example: Float[Tensor, "m p"] | Array | list[Any] | None = None,
+        *,
+        noise: bool = True,
+    ) -> nn.Module:
+        """What is predicted as a module of plain PyTorch, for any number of inputs; see ``Posterior.module``.
+
+        Args:
+            outputs: As there.
+            example: Some inputs, for their dtype; ``None`` for those of the data.
+            noise: As there.
+
+        Raises:
+            UnsupportedError: If the kernel cannot be recorded.
+
+        Cost:
+            Memory ``n² c²`` for c outputs; a call takes as many multiplications an input.
+        """
+        check_recorded(self.kernel)
+        x = self.data.check(self.data.inputs[:2] if example is None else example)
+        names = usual_answers(self.likelihood.labels) if outputs is None else tuple(outputs)
+        n = len(self.data)
+        c = self.width
+        root = torch.linalg.solve_triangular(self._root.mT, torch.eye(n).to(self._root), upper=True)
+        places = torch.arange(n * c, device=root.device).view(n, c).mT
+        form = self._precision.inverse_form().of_outer_products(places)
+        modes = self.mode.weights.view(n, c)
+        observed = self._exact.inputs
+
+        def predicted(new: Float[Tensor, "m p"]) -> Predictive:
+            at = wide(new)
+            across = self.kernel(at, observed) @ root
+            rest = (self.kernel.diagonal(at) - across.square().sum(1)).clamp_min(0.0)
+            mean = (across @ modes).to(new)
+            covariance = form(across) + rest[:, None, None] * torch.eye(c).to(rest)
+            return self.likelihood.predictive(Moments(mean, covariance.to(new)))
+
+        with torch.no_grad():
+            return served(predicted, x, names, noise)
 
     @working("sample functions")
     def sample_functions(

@@ -33,7 +33,7 @@ class Trend:
 
     def __call__(self, x: Float[Tensor, "n p"]) -> Float[Tensor, "n q"]:
         """H."""
-        ones = x.new_ones(len(x), 1)
+        ones = x.new_ones(x.shape[0], 1)
         if self.kind == "zero":
             return ones[:, :0]
         if self.kind == "constant":

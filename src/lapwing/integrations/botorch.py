@@ -1,9 +1,10 @@
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
 """Networks and Gaussian processes of ours as BoTorch's models."""
 
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, final
 
 import torch
 from botorch.acquisition.objective import PosteriorTransform
@@ -11,6 +12,7 @@ from botorch.models.model import Model
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from jaxtyping import Float
+from linear_operator import to_linear_operator
 from torch import Tensor
 
 from lapwing.gp.regression.posterior import GPPosterior
@@ -77,7 +79,8 @@ class RegressionModel(Model, abc.ABC):
         if isinstance(observation_noise, Tensor):
             variances = observation_noise.to(mean).expand(mean.shape).reshape(*batch, q * m)
             matrix = matrix + torch.diag_embed(variances)
-        several = MultitaskMultivariateNormal(mean, matrix) if m > 1 else MultivariateNormal(mean[..., 0], matrix)
+        lazy = to_linear_operator(matrix)  # factorised when it is drawn from, with jitter where points coincide
+        several = MultitaskMultivariateNormal(mean, lazy) if m > 1 else MultivariateNormal(mean[..., 0], lazy)
         found = GPyTorchPosterior(several)
         return found if posterior_transform is None else posterior_transform(found)
 
@@ -120,6 +123,7 @@ class RegressionModel(Model, abc.ABC):
         """A tensor whose dtype and device inputs have."""
 
 
+@final
 class LaplaceModel(RegressionModel):
     """A network of ours with its posterior, for acquisition functions; targets are real.
 
@@ -167,6 +171,7 @@ class LaplaceModel(RegressionModel):
         )
 
 
+@final
 class GPModel(RegressionModel):
     """A Gaussian process of ours, for acquisition functions.
 

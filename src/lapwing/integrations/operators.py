@@ -173,7 +173,7 @@ def _products(operator: Any, image: Sequence[int] | None) -> tuple[Product, Prod
             raise ConfigError("the shape of an image that A takes", "image=None", hint)
         return operator.A, operator.A_adjoint, tuple(image)
     if hasattr(operator, "apply") and hasattr(operator, "adjoint") and hasattr(operator, "dims"):
-        dims = tuple(operator.dims)
+        dims = tuple(int(side) for side in operator.dims)
         flat = len(operator.transpf) == 2  # one axis beside that of the batch
         return operator.apply, operator.adjoint, (math.prod(dims),) if flat else dims
     raise ConfigError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import logging
 import math
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def one_hidden_layer(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, outputs))
 
 
-class TableEstimator(BaseEstimator):
+class TableEstimator(BaseEstimator, abc.ABC):
     """What all of them share: the rows of a table go in, standardised, and arrays come out."""
 
     _like: Tensor
@@ -119,9 +120,9 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         best = self._probabilities(X).argmax(1)
         return self.classes_[best]
 
+    @abc.abstractmethod
     def _probabilities(self, X: Any) -> Any:
         """See ``predict_proba``."""
-        raise NotImplementedError
 
 
 class TableRegressor(MultiOutputMixin, RegressorMixin, TableEstimator):
@@ -229,7 +230,7 @@ class LaplaceEstimator(TableEstimator):
             network = self._untrained(inputs.shape[1], outputs)
             if not self.prefit:
                 x = torch.tensor(inputs).to(_like_of(network))
-                y = torch.tensor(targets)
+                y = torch.tensor(targets, device=x.device)
                 self._train(network, x, y if y.dtype == torch.long else y.to(x), likelihood)
             return network
 
@@ -305,6 +306,7 @@ class LaplaceEstimator(TableEstimator):
         return None if self.progress is None else bool(self.progress)
 
 
+@final
 class LaplaceClassifier(TableClassifier, LaplaceEstimator):
     """A network that classifies the rows of a table, with Laplace's approximation of it.
 
@@ -342,6 +344,7 @@ class LaplaceClassifier(TableClassifier, LaplaceEstimator):
         return wide(prediction.probs).cpu().numpy()
 
 
+@final
 class LaplaceRegressor(TableRegressor, LaplaceEstimator):
     """A network that fits the rows of a table, with Laplace's approximation of it and learnt noise.
 
@@ -391,6 +394,7 @@ class LaplaceRegressor(TableRegressor, LaplaceEstimator):
         return self._answered(self.posterior_, x, return_std, return_cov)
 
 
+@final
 class GPRegressor(TableRegressor):
     """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
 
@@ -559,6 +563,7 @@ class GPRegressor(TableRegressor):
         return np.stack([self._back(value) for value in values], -1)
 
 
+@final
 class GPClassifier(TableClassifier):
     """Gaussian process classification with a Matérn 3/2 kernel, one length-scale a dimension, by Laplace's method.
 

@@ -18,6 +18,7 @@ from lapwing.ground.data.inputs import Inputs, count, ordinary
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.layout import Params
 from lapwing.ground.progress import track
+from lapwing.ground.tracing import traced
 from lapwing.jacobian.layers.autodiff import autodiff_rows
 from lapwing.jacobian.layers.base import Call, Explicit, Factor, Layer
 from lapwing.jacobian.layers.capture import Survey, captured, kind_of, leaves
@@ -180,6 +181,10 @@ class Pass:
                 part = kind_of(layer).kept(layer, call, gradient, n)
                 if len(cotangents) == 1:
                     stacked.append(part.unsqueeze(1))
+                    continue
+                if traced():
+                    before = stacked.pop(number) if k else part.unsqueeze(1)[:, :0]
+                    stacked.insert(number, torch.cat([before, part.unsqueeze(1)], 1))
                     continue
                 if k == 0:
                     memory = part.new_empty(0)

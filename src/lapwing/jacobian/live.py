@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -10,10 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.func import vmap
 
-from lapwing.ground.data.inputs import Inputs, concatenated, count, over_tensors, take, tensors
+from lapwing.ground.data.inputs import Inputs, InputsLike, concatenated, count, over_tensors, take, tensors
 from lapwing.ground.errors import UnsupportedError, check_bytes, reason_of
+from lapwing.ground.tracing import traced
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.autodiff import Way, right_way, vectorised_rows
+from lapwing.jacobian.layers.base import jacobian_rows
+from lapwing.jacobian.layers.capture import kind_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.likelihoods.base import identity_cotangents
@@ -50,9 +54,11 @@ class LiveFeatures:
     inputs: Float[Tensor, "m i"]
 
 
-def live(inputs: Inputs) -> bool:
+def live(inputs: InputsLike) -> bool:
     """Whether a derivative in some inputs is asked for."""
-    return torch.is_grad_enabled() and any(value.requires_grad for value in tensors(inputs))
+    if not torch.is_grad_enabled() or not isinstance(inputs, Tensor | Mapping | tuple):
+        return False
+    return any(value.requires_grad for value in tensors(inputs))
 
 
 def live_features(model: Model, inputs: Inputs) -> LiveFeatures:
@@ -97,17 +103,38 @@ def live_rows(model: Model, inputs: Inputs, max_bytes: int = ROWS) -> LiveOutput
     needed = count(inputs) * model.width * model.network.layout.size * model.network.like.itemsize
     got = f"{count(inputs)} examples of {model.width:,} outputs and {model.network.layout.size:,} weights, which need"
     check_bytes("rows of the Jacobian", needed, max_bytes, got, "fewer inputs at a time, or weights=LastLayer()")
+    if traced() and recorded_by_layers(model):
+        return layer_rows(model, inputs)
     mean = model.likelihood.canonical(model.network(inputs))
     way = vectorised_way(model, inputs)
     cotangents = torch.cat(list(identity_cotangents(mean.detach())))
     directions = model.likelihood.returned(cotangents)
     network = model.network
-    with twice_differentiable():
+    with twice_differentiable(any_number=traced()):
         try:
             found = vectorised_rows(network, network.params, inputs, directions, way)
         except (RuntimeError, ValueError) as reason:
             raise not_vectorised(reason_of(reason)) from reason
     rows = network.joined((((name,), block) for name, block in found.items()))
+    return LiveOutputs(mean, rows.unflatten(1, (-1, mean.shape[-1])))
+
+
+def recorded_by_layers(model: Model) -> bool:
+    """Whether rows from layer factors are recorded for any number of examples."""
+    return not model.survey.reorders and all(kind_of(layer).recorded for layer in model.survey.layers)
+
+
+def layer_rows(model: Model, inputs: Inputs) -> LiveOutputs:
+    """The same from layer factors, which are not differentiable: to be recorded.
+
+    Args:
+        model: The network and its likelihood.
+        inputs: n examples.
+    """
+    forward = model.forward(inputs)
+    mean = forward.outputs
+    cotangents = torch.cat(list(identity_cotangents(mean)))
+    rows = jacobian_rows(model.network, forward.factors(cotangents))
     return LiveOutputs(mean, rows.unflatten(1, (-1, mean.shape[-1])))
 
 
@@ -126,7 +153,7 @@ def drawn_outputs(model: Model, inputs: Inputs, weights: Float[Tensor, "s d"]) -
     def outputs(own: Float[Tensor, " d"]) -> Tensor:
         return model.likelihood.canonical(model.network(inputs, model.network.with_weights(own)))
 
-    with twice_differentiable():
+    with twice_differentiable(any_number=traced()):
         try:
             return vmap(outputs)(weights)
         except (RuntimeError, ValueError) as reason:

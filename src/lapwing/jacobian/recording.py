@@ -66,31 +66,26 @@ def recorded(function: Function, inputs: Inputs) -> GraphModule:
         with ALONE, torch.inference_mode(False), torch.enable_grad():
             first: Any = make_fx(of_tensors, **options)(*blank)
         module: GraphModule = make_fx(functionalize(first), **options)(*blank)  # nothing is written to
-        simplify(module.graph)
+        module = folded(module)
         check_pure(module.graph)
+        simplify(module.graph)
     except Exception as reason:
         said = f"{type(reason).__name__}: {reason_of(reason)}"
         hint = "weights=LastLayer(), whose network is called and not differentiated"
         raise UnsupportedError("a network whose predictions can be recorded", said, hint) from reason
-    return folded(module)
+    module.recompile()
+    return module
 
 
 def folded(module: GraphModule) -> GraphModule:
-    """The same, what does not depend on its inputs computed and put into buffers.
-
-    Args:
-        module: Of a pure graph.
-    """
-    known = dict[Node, Tensor]()
+    """The same, what does not depend on its inputs computed and put into buffers."""
+    copied = {name: value.detach().clone() for name, value in module.named_buffers()}  # a step may write to one
+    known = dict[Node, Any]()
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            known[node] = getattr(module, str(node.target)).detach()
-        elif (
-            node.op == "call_function" and node.all_input_nodes and all(each in known for each in node.all_input_nodes)
-        ):
-            value = node.target(*_values(node.args, known), **_values(node.kwargs, known))
-            if isinstance(value, Tensor):
-                known[node] = value
+            known[node] = copied[str(node.target)]
+        elif node.op == "call_function" and all(each in known for each in node.all_input_nodes):
+            known[node] = node.target(*_values(node.args, known), **_values(node.kwargs, known))
 
     root = nn.Module()
     graph = Graph()
@@ -102,12 +97,13 @@ def folded(module: GraphModule) -> GraphModule:
             name = f"constant{len(copies)}"
             root.register_buffer(name, known[node].contiguous())
             copies[node] = graph.get_attr(name)
+            copies[node].meta["val"] = known[node]
     found = GraphModule(root, graph)
     found.graph.eliminate_dead_code()
     found.recompile()
     return found
 
 
-def _values(arguments: Any, known: dict[Node, Tensor]) -> Any:
+def _values(arguments: Any, known: dict[Node, Any]) -> Any:
     """Arguments of a node with tensors in place of nodes."""
     return torch.fx.node.map_arg(arguments, known.__getitem__)

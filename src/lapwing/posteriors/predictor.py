@@ -9,7 +9,7 @@ from typing import Any, TypeVar, final
 import torch
 
 from lapwing.ground import probes
-from lapwing.ground.data.inputs import Inputs, InputsLike, as_inputs, checked
+from lapwing.ground.data.inputs import Inputs, InputsLike, checked
 from lapwing.ground.errors import UnsupportedError
 from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
@@ -145,7 +145,7 @@ class NetworkPredictor(abc.ABC):
         source = probes.generator_of(generator)
         link = link or self.link
         asked = Asked(link, joint, linearised, samples, source)
-        with torch.set_grad_enabled(live(as_inputs(x))):
+        with torch.set_grad_enabled(live(x)):
             outputs, knowledge = self._at_both_scales(x, asked) if epistemic else (self._asked(x, asked), None)
             prediction = self.likelihood.predictive(
                 outputs, link, temperature=self.temperature, samples=samples, generator=source

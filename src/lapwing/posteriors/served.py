@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
-from lapwing.ground.data.inputs import Inputs, concatenated, count, take
+from lapwing.ground.data.inputs import Inputs, count, take, tensors
 from lapwing.ground.errors import ConfigError, check_option
 from lapwing.jacobian.recording import recorded
 from lapwing.predictive.distributions import Predictive
+
+EXAMPLES = 11
+"""Those a module is recorded with: a number that sizes of networks hardly ever are."""
 
 OF_OUTPUTS = ("mean", "std", "variance", "covariance")
 """What targets and outputs both have: of targets with their noise, of outputs without."""
@@ -48,8 +52,11 @@ def served(predict: Callable[[Inputs], Predictive], inputs: Inputs, names: Seque
         prediction = predict(given)
         return {name: answer(prediction, name, noise) for name in names}
 
-    two = take(inputs, slice(2)) if count(inputs) > 1 else concatenated([inputs, inputs])
-    return recorded(answers, two)
+    some = take(inputs, torch.arange(EXAMPLES) % count(inputs))
+    module = recorded(answers, some)
+    module.meta["outputs"] = tuple(names)
+    module.meta["inputs"] = tuple(map(torch.zeros_like, tensors(some)))  # their shapes and types, for torch.export
+    return module
 
 
 def answer(prediction: Predictive, name: str, noise: bool) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lapwing.store.export import export
 from lapwing.store.files import load, read_header, save
 
-__all__ = ["load", "read_header", "save"]
+__all__ = ["export", "load", "read_header", "save"]

@@ -7,7 +7,7 @@ import pytest
 import lapwing as lw
 from studies.sine import Data, Length, Way, measured, network, optimum
 
-SHORT = Length(epochs=30, lr=2e-2, batch=32)
+SHORT = Length(epochs=20, lr=2e-2, batch=32)
 
 
 @pytest.mark.no_cover

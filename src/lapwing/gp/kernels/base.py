@@ -361,6 +361,18 @@ def each_of(kernel: Kernels) -> tuple[Kernel, ...]:
     return kernel if isinstance(kernel, tuple) else (kernel,)
 
 
+def check_recorded(kernel: Kernels) -> None:
+    """Refuse to record a kernel that is more than operations of PyTorch on its inputs.
+
+    Raises:
+        UnsupportedError: Naming the kernel.
+    """
+    for each in each_of(kernel):
+        found = each.without_derivative(drawn=False)
+        if found is not None:
+            raise UnsupportedError("a kernel that can be recorded", found, "another kernel, such as Matern()")
+
+
 def check_differentiable(kernel: Kernels, *, drawn: bool = False) -> None:
     """Refuse to differentiate a kernel in the inputs, where it has no derivative.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lapwing.gp.kernels.base import FeatureMap, Kernel
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.tracing import traced
 
 
 @final
@@ -49,6 +50,8 @@ class Custom(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""
+        if traced():
+            return self(x, x).diagonal()
         return torch.cat([self(row, row)[0] for row in x.split(1)])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:

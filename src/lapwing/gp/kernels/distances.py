@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lapwing.gp.kernels.base import ALL, Index
 from lapwing.ground.precision import wide
+from lapwing.ground.tracing import traced
 
 MARGIN = 16
 """Rounding that the product may leave in a square, in units of its last place: it may lose four binary digits."""
@@ -68,8 +69,8 @@ class SquaredDistances:
         centre = wide(b.detach()).median(0).values if len(b) else wide(b.new_zeros(b.shape[1]))
         own = (wide(a) - centre) / wide(scale)
         other = (wide(b) - centre) / wide(scale)
-        left = torch.cat([-2 * own, own.square().sum(1, keepdim=True), own.new_ones(len(own), 1)], 1)
-        right = torch.cat([other, other.new_ones(len(other), 1), other.square().sum(1, keepdim=True)], 1)
+        left = torch.cat([-2 * own, own.square().sum(1, keepdim=True), own.new_ones(own.shape[0], 1)], 1)
+        right = torch.cat([other, other.new_ones(other.shape[0], 1), other.square().sum(1, keepdim=True)], 1)
         return cls(a, b, scale, left, right)
 
     def __call__(self, i: Index, j: Index) -> Float[Tensor, "k l"]:
@@ -79,6 +80,8 @@ class SquaredDistances:
             i: Rows.
             j: Columns.
         """
+        if traced():
+            return self._bounded(self._differences(i, j))
         left = self.left[i]
         right = self.right[j]
         if not len(left) or not len(right):

@@ -57,11 +57,11 @@ class Constant(Kernel):
 
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
-        return a.new_ones(len(a), len(b))
+        return a.new_ones(a.shape[0], b.shape[0])
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, the same for all inputs."""

@@ -78,5 +78,5 @@ class RationalQuadratic(Stationary):
     ) -> tuple[Float[Tensor, "p D"], Float[Tensor, " D"]]:
         """Those of a squared exponential kernel, each times the root of a rate of its own."""
         frequencies, weights = RBF().weighted_frequencies(count, x, generator)
-        rates = probes.gamma([count], float(self.alpha), like=frequencies, generator=generator)
+        rates = probes.gamma([count], float(torch.as_tensor(self.alpha)), like=frequencies, generator=generator)
         return rates.sqrt() * frequencies, weights

@@ -16,6 +16,7 @@ from lapwing.gp.kernels.distances import SquaredDistances
 from lapwing.ground import probes
 from lapwing.ground.errors import check_option
 from lapwing.ground.precision import wide
+from lapwing.ground.tracing import traced
 
 LN2 = math.log(2)
 """Powers of two are computed faster than those of e: distances are measured so that they serve."""
@@ -40,7 +41,7 @@ class Stationary(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     @property
     @abc.abstractmethod
@@ -234,7 +235,7 @@ class Periodic(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """See ``Kernel``."""
@@ -286,4 +287,4 @@ def _matern(smoothness: float, squares: Tensor) -> Tensor:
 
 def _spare(values: Tensor) -> Tensor | None:
     """A block that may be overwritten, where no derivative needs it."""
-    return None if values.requires_grad else values
+    return None if values.requires_grad or traced() else values

@@ -13,6 +13,7 @@ from lapwing.gp.kernels.base import FeatureMap, Kernel, check_dimensions
 from lapwing.ground import probes
 from lapwing.ground.errors import DataError
 from lapwing.ground.precision import wide, wide_device
+from lapwing.ground.tracing import traced
 
 TIMES = 8
 """Values a hash of a feature's age is folded to: ``[C]`` of the specification of Tanimoto features."""
@@ -33,7 +34,7 @@ class Tanimoto(Kernel):
     def __call__(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Float[Tensor, "n m"]:
         """See ``Kernel``."""
         check_dimensions(self, a, b)
-        if bool((a < 0).any()) or bool((b < 0).any()):
+        if not traced() and (bool((a < 0).any()) or bool((b < 0).any())):
             lowest = min(float(a.min()), float(b.min()))
             raise DataError("counts, which are not negative", f"{lowest:.3g}", "another kernel, such as Matern()")
         total = a.sum(1)[:, None] + b.sum(1)
@@ -46,7 +47,7 @@ class Tanimoto(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def features(self, count: int, x: Float[Tensor, "n p"], generator: torch.Generator) -> FeatureMap:
         """Random signs, looked up by a hash on which x and x' agree with probability k (Ioffe 2010)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -14,7 +15,7 @@ from lapwing.gp.kernels.matrix import cross, gram
 from lapwing.gp.trend import Trend, orthonormalised
 from lapwing.linear.implicit_solve import implicit_solve
 from lapwing.linear.problem import Problem
-from lapwing.linear.solvers import Solver
+from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.predictive import Moments
 
 ROWS = 1024
@@ -60,6 +61,22 @@ class Covariance:
         solved = implicit_solve(lambda block: self.solver.solve(self.problem, block).value, across)
         return (gram(self.kernel, new) - across.mT @ solved + rest.mT @ slopes).to(x)
 
+    @cached_property
+    def plain(self) -> PlainVariance:
+        """The variance at each input alone by plain PyTorch, of ``Cholesky()``.
+
+        Cost:
+            Memory ``n²``.
+        """
+        lower = Cholesky().factor(self.problem)
+        root = torch.linalg.solve_triangular(lower.mT, torch.eye(len(lower)).to(lower), upper=True)
+        basis = self.trend(self.inputs)
+        change, unit, solved_unit = (part.to(lower) for part in orthonormalised(basis, self.solved_basis))
+        matrix = unit.mT @ solved_unit
+        slopes = torch.linalg.cholesky(torch.linalg.inv((matrix + matrix.mT) / 2))
+        along = change @ slopes
+        return PlainVariance(self.kernel, self.inputs, self.trend, root, along, self.solved_basis.to(along) @ along)
+
     def _quadratic_form(self, across: Tensor) -> Tensor:
         """``vᵀ C⁻¹ v`` of each column."""
         return self.solver.quadratic_forms(self.problem, across)
@@ -72,6 +89,35 @@ class Covariance:
         change, unit, solved_unit = (part.to(x) for part in orthonormalised(basis, self.solved_basis))
         rest = change.mT @ rest
         return across, rest, torch.linalg.solve(unit.mT @ solved_unit, rest)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PlainVariance:
+    """``k(x, x) - |Wᵀ K_{Xx}|² + |Aᵀ h(x) - Bᵀ K_{Xx}|²``, without checks of numbers: see ``Covariance``.
+
+    Args:
+        kernel: k.
+        inputs: X.
+        trend: h.
+        root: W, with ``W Wᵀ = C⁻¹``.
+        along: A, with ``A Aᵀ = (Hᵀ C⁻¹ H)⁻¹``.
+        solved_along: ``B = C⁻¹ H A``.
+    """
+
+    kernel: Kernel
+    inputs: Float[Tensor, "n p"]
+    trend: Trend
+    root: Float[Tensor, "n n"]
+    along: Float[Tensor, "q r"]
+    solved_along: Float[Tensor, "n r"]
+
+    def __call__(self, x: Float[Tensor, "m p"]) -> Float[Tensor, " m"]:
+        """The variance at each input."""
+        across = self.kernel(x, self.inputs)
+        explained = (across @ self.root).square().sum(1)
+        slopes = (self.trend(x) @ self.along - across @ self.solved_along).square().sum(1)
+        return (self.kernel.diagonal(x) - explained + slopes).clamp_min(0.0)
 
 
 def independent(mean: Float[Tensor, "m c"], variance: Float[Tensor, "m c"]) -> Moments:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from lapwing.gp.kernels.base import Index, Kernel, Kernels, check_differentiable, each_of
+from lapwing.gp.kernels.base import Index, Kernel, Kernels, check_differentiable, check_recorded, each_of
 from lapwing.gp.kernels.matrix import check_room, cross_product
 from lapwing.gp.observations import Observations
 from lapwing.gp.regression.covariance import independent
@@ -26,7 +27,7 @@ from lapwing.gp.tuning.tunable import LeastNoise
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Array
 from lapwing.ground.data.sources import Source
-from lapwing.ground.errors import DataError, check_count, check_kind
+from lapwing.ground.errors import DataError, UnsupportedError, check_count, check_kind
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate, Solution, parted
@@ -36,6 +37,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Dense
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.posteriors.capabilities import TargetDeviations
+from lapwing.posteriors.served import served, usual_answers
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive
 
 SMALL = 2_000
@@ -215,6 +217,63 @@ class GPPosterior:
             drawn = functions(x)
             mean = self.mean(x)
             return Draws(drawn) if joint else independent(mean, self._variance_of_draws(drawn, mean))
+
+    @working("module")
+    def module(
+        self,
+        outputs: Sequence[str] | None = None,
+        example: Float[Tensor, "m p"] | Array | list[Any] | None = None,
+        *,
+        noise: bool = True,
+    ) -> nn.Module:
+        """What is predicted as a module of plain PyTorch, for any number of inputs; see ``Posterior.module``.
+
+        Args:
+            outputs: Of ``"mean"``, ``"std"``, ``"variance"``, ``"covariance"`` and ``"epistemic"`` those wanted;
+                ``None`` for means and standard deviations.
+            example: Some inputs, for their dtype; ``None`` for those of the data.
+            noise: Whether they are those of targets, the noise included.
+
+        Returns:
+            A module that takes inputs ``[m, p]`` and returns a dict of tensors.
+
+        Raises:
+            UnsupportedError: If the kernel cannot be recorded, or the solver is not exact.
+
+        Cost:
+            The inverse of a Cholesky factor, once: ``n²`` numbers. A call takes ``n²`` multiplications an input.
+
+        Example:
+            >>> import lapwing as lw
+            >>> x = torch.linspace(0, 6, 20)[:, None]
+            >>> posterior = lw.GP(lw.gp.RBF(), lw.Gaussian(100.0)).fit((x, x.sin()))
+            >>> sorted(posterior.module()(x[:3]))
+            ['mean', 'std']
+        """
+        for kernel in self.kernels:
+            check_recorded(kernel)
+        if not self.solver.exact:
+            hint = "with_solver(lw.solvers.Cholesky())"
+            raise UnsupportedError("variances by exact solves, to be recorded", f"{self.solver}", hint)
+        x = self.data.check(self.data.inputs[:2] if example is None else example)
+        names = usual_answers(labels=False) if outputs is None else tuple(outputs)
+        variances = [each.plain for each in self.system.covariances(self.solution)]
+        alpha, beta = self.representers
+        observed = self.distinct.inputs.to(alpha)
+
+        def predicted(new: Float[Tensor, "m p"]) -> Predictive:
+            at = new.to(alpha)
+            each = [kernel(at, observed) @ alpha[:, output] for output, kernel in enumerate(self.kernels)]
+            mean = self.system.trend(at) @ beta + torch.stack(each, 1)
+            columns: dict[int, Tensor] = {}
+            for group, variance in zip(self.system.groups, variances, strict=True):
+                own = variance(new.to(variance.inputs))
+                columns.update((output, own) for output in group.outputs)
+            found = torch.stack([columns[output] for output in range(self.data.outputs)], 1)
+            return self.likelihood.predictive(independent(mean.to(new), found.to(new)))
+
+        with torch.no_grad():
+            return served(predicted, x, names, noise)
 
     def joint_covariance(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m c m c"]:
         """What is not known of the function at all inputs together, by exact solves.

@@ -326,6 +326,9 @@ class LayerKind(Factor):
     affine: ClassVar[bool] = False
     """Whether its outputs are its weight times its input, and its bias."""
 
+    recorded: ClassVar[bool] = True
+    """Whether its rows are recorded for any number of examples: their shapes depend on no number."""
+
     by_output: ClassVar[bool] = False
     """Whether its weight has one row an output, so that of the layer that makes the outputs ``J = I ⊗ aᵀ``."""
 

@@ -53,6 +53,8 @@ class Embedding(LayerKind):
         padding: Row that has no gradient.
     """
 
+    recorded = False
+
     shape: tuple[int, int]
     index: Int[Tensor, "n t"]
     padding: int | None = None

@@ -52,6 +52,7 @@ class TiedEmbedding(LayerKind):
     padding: int | None = None
 
     kronecker = False
+    recorded = False
 
     @classmethod
     def input_and_options(cls, func: Callable[..., Any], given: dict[str, Any]) -> tuple[Tensor, Any]:

@@ -22,12 +22,20 @@ from lapwing.jacobian.network.serving import ALONE
 
 
 class Decomposed(TorchFunctionMode):
-    """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active."""
+    """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
+
+    Args:
+        any_number: Whether norms and embeddings go through ``FOR_ANY_NUMBER`` too.
+    """
+
+    def __init__(self, *, any_number: bool = False) -> None:
+        super().__init__()
+        self._own = DECOMPOSITIONS | (FOR_ANY_NUMBER if any_number else {})
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        own = DECOMPOSITIONS.get(func, func)
+        own = self._own.get(func, func)
         return own(*args, **(kwargs or {}))
 
 
@@ -105,6 +113,94 @@ DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
 """What replaces which function of PyTorch."""
 
 
+def layer_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.layer_norm`` by its formula.
+
+    Example:
+        >>> layer_norm(torch.tensor([[1.0, 3.0]]), [2], eps=0.0).tolist()
+        [[-1.0, 1.0]]
+    """
+    given = arguments_of(F.layer_norm, args, kwargs)
+    axes = tuple(range(-len(given.normalized_shape), 0))
+    return _affine(_standardised(given.input, axes, given.eps), given.weight, given.bias)
+
+
+def group_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.group_norm`` by its formula.
+
+    Example:
+        >>> group_norm(torch.tensor([[1.0, 3.0]]), 1, eps=0.0).tolist()
+        [[-1.0, 1.0]]
+    """
+    given = arguments_of(F.group_norm, args, kwargs)
+    groups = given.input.unflatten(1, (given.num_groups, -1)).flatten(2)
+    found = _standardised(groups, (2,), given.eps).flatten(1).unflatten(1, given.input.shape[1:])
+    return _affine(found, *_by_channel(given, given.input.ndim))
+
+
+def batch_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.batch_norm`` in eval mode by its formula.
+
+    Example:
+        >>> batch_norm(torch.tensor([[3.0]]), torch.ones(1), 4 * torch.ones(1), eps=0.0).tolist()
+        [[1.0]]
+    """
+    given = arguments_of(F.batch_norm, args, kwargs)
+    if given.training or given.running_mean is None:
+        return F.batch_norm(*args, **kwargs)
+    axes = [1] * (given.input.ndim - 2)
+    mean = given.running_mean.view(-1, *axes)
+    scale = (given.running_var + given.eps).rsqrt().view(-1, *axes)
+    return _affine((given.input - mean) * scale, *_by_channel(given, given.input.ndim))
+
+
+def embedding(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.embedding`` of a table with a gradient as a product, which that of the padding has not.
+
+    Example:
+        >>> embedding(torch.tensor([[1]]), torch.tensor([[3.0], [5.0]])).tolist()
+        [[[5.0]]]
+    """
+    given = arguments_of(F.embedding, args, kwargs)
+    if not given.weight.requires_grad:
+        return F.embedding(*args, **kwargs)
+    places = torch.arange(given.weight.shape[0], device=given.weight.device)
+    rows = (given.input[..., None] == places).to(given.weight) @ given.weight
+    if given.padding_idx is None:
+        return rows
+    padding = given.input == given.padding_idx % given.weight.shape[0]
+    return torch.where(padding[..., None], rows.detach(), rows)
+
+
+def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """Less its mean over some axes, over its standard deviation there."""
+    centred = x - x.mean(axes, keepdim=True)
+    return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+
+
+def _by_channel(given: SimpleNamespace, axes: int) -> tuple[Tensor | None, Tensor | None]:
+    """Weight and bias of channels, which stand on the second axis."""
+    shape = (-1, *[1] * (axes - 2))
+    found = (None if each is None else each.view(shape) for each in (given.weight, given.bias))
+    weight, bias = found
+    return weight, bias
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Multiplied and shifted, where there is a weight and a bias."""
+    scaled = x if weight is None else x * weight
+    return scaled if bias is None else scaled + bias
+
+
+FOR_ANY_NUMBER: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.layer_norm: layer_norm,
+    F.group_norm: group_norm,
+    F.batch_norm: batch_norm,
+    F.embedding: embedding,
+}
+"""The same of functions whose rules of vectorisation record the number of examples they see."""
+
+
 @contextmanager
 def without_advice() -> Generator[None]:
     """Operations that PyTorch cannot vectorise, such as its fused LSTM, go one by one and ask nobody to tell it so."""
@@ -117,9 +213,13 @@ def without_advice() -> Generator[None]:
 
 
 @contextmanager
-def twice_differentiable() -> Generator[None]:
-    """Attention by its formula, and ``DECOMPOSITIONS``: fused kernels lack forward modes and second derivatives."""
-    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(), without_advice():
+def twice_differentiable(*, any_number: bool = False) -> Generator[None]:
+    """Attention by its formula, and ``DECOMPOSITIONS``: fused kernels lack forward modes and second derivatives.
+
+    Args:
+        any_number: Whether what is recorded shall hold for any number of examples.
+    """
+    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(any_number=any_number), without_advice():
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:

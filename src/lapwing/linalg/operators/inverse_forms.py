@@ -175,7 +175,8 @@ class KroneckerForm(InverseForm):
         index = torch.arange(variances.numel(), device=places.device).view(variances.shape)
         outputs, inputs = found_among(places, index)
         sides = (None if side is None else side.view(side.shape[-2:]) for side in (self.left, self.right))
-        return KroneckerOuterForm(*sides, variances, outputs, inputs, len(places))
+        whole = torch.equal(inputs, torch.arange(places.shape[1], device=places.device))
+        return KroneckerOuterForm(*sides, variances, outputs, None if whole else inputs, len(places))
 
 
 @final
@@ -187,14 +188,14 @@ class KroneckerOuterForm(OuterForm):
         right: R; ``None`` for the identity.
         variances: v.
         outputs: The outputs.
-        inputs: Which of a.
+        inputs: Which of a; ``None`` for all.
         size: Outputs c there are.
     """
 
     left: Tensor | None
     right: Tensor | None
     variances: Tensor
-    inputs: Tensor
+    inputs: Tensor | None
     outputs: Tensor | None
 
     def __init__(
@@ -203,7 +204,7 @@ class KroneckerOuterForm(OuterForm):
         right: Float[Tensor, "i i"] | None,
         variances: Float[Tensor, "o i"],
         outputs: Int[Tensor, " o"],
-        inputs: Int[Tensor, " i"],
+        inputs: Int[Tensor, " i"] | None,
         size: int,
     ) -> None:
         super().__init__()
@@ -217,7 +218,9 @@ class KroneckerOuterForm(OuterForm):
 
     def forward(self, inputs: Float[Tensor, "m i"]) -> Float[Tensor, "m c c"]:
         """See ``OuterForm``."""
-        own = inputs[:, self.inputs].to(self.variances)
+        own = inputs.to(self.variances)
+        if self.inputs is not None:
+            own = own[:, self.inputs]
         if self.right is not None:
             own = own @ self.right
         spread = own.square() @ self.variances.mT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import torch
@@ -166,12 +166,17 @@ def value_of(node: Node) -> Tensor:
 
 
 def same_shape(a: Node, b: Node) -> bool:
-    """Whether two nodes agree in shape and dtype."""
-    return value_of(a).shape == value_of(b).shape and value_of(a).dtype == value_of(b).dtype
+    """Whether two nodes agree in shape and dtype, whatever a size is that is left open."""
+    return spelled(value_of(a).shape) == spelled(value_of(b).shape) and value_of(a).dtype == value_of(b).dtype
+
+
+def spelled(sizes: Iterable[int | torch.SymInt]) -> list[str]:
+    """Sizes that are compared as they are written: one that is left open is no number."""
+    return list(map(str, sizes))
 
 
 def _same_layout(a: Node, b: Node) -> bool:
-    return same_shape(a, b) and value_of(a).stride() == value_of(b).stride()
+    return same_shape(a, b) and spelled(value_of(a).stride()) == spelled(value_of(b).stride())
 
 
 def _node(value: object) -> Node | None:

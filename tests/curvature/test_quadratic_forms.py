@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.curvature.last_layer.quadratic_forms import RUN, TOGETHER, QuadraticForms, quadratic_forms
 from lapwing.curvature.propagation import Propagation
+from lapwing.curvature.quadratic_forms import RUN, TOGETHER, QuadraticForms, quadratic_forms
 from lapwing.posteriors import WeightPosterior
 
 OUTPUTS, INPUTS, EXAMPLES = 3, RUN + 5, TOGETHER + 7

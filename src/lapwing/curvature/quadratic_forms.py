@@ -15,7 +15,7 @@ from lapwing.linalg.cholesky import cholesky_or_none
 RUN = 16
 """Inputs that are multiplied with themselves and all later ones at a time."""
 
-TOGETHER = 64
+TOGETHER = 256
 """Examples whose products of inputs are made at a time, few enough to stay in the processor's cache."""
 
 DIGITS = 0.125
@@ -91,7 +91,7 @@ class QuadraticForms:
 def quadratic_forms(
     covariance: Float[Tensor, "d d"], places: Int[Tensor, "c i"], like: Tensor
 ) -> QuadraticForms | None:
-    """The forms of a head; ``None`` of one output, and where the rest is singular to rounding.
+    """The forms of a head; ``None`` where the rest is singular to rounding, as of one output.
 
     Args:
         covariance: Σ, float64.
