@@ -88,9 +88,9 @@ def test_the_posterior_is_that_of_all_training_data_tuned_on_the_evaluation_data
     trainer = trained(tmp_path, callback, before, num_train_epochs=12, save_strategy="no")
     train, held_out = Texts(43, 0), Texts(30, 1)
     assert callback.posterior.totals.examples == 43  # the last three too
-    data = (batch_of(train), train.labels)
     assert max(callback.posterior.prior_precisions) < 1e6, "uncertainty is wanted"
-    expected = lw.tune(RECIPE.fit(trainer.model, data), lw.Validation((batch_of(held_out), held_out.labels)))
+    loaders = [torch.utils.data.DataLoader(each, batch_size=8) for each in (train, held_out)]
+    expected = lw.tune(RECIPE.fit(trainer.model, loaders[0]), lw.Validation(loaders[1]))
     torch.testing.assert_close(
         callback.posterior.predict(batch_of(held_out)).probs,
         expected.predict(batch_of(held_out)).probs,
@@ -135,7 +135,7 @@ def test_data_of_ones_own_and_other_methods_without_an_evaluation(tmp_path: Path
 
 def test_what_cannot_be_fitted_is_refused() -> None:
     with refused(ConfigError, "of type Laplace"):
-        lw.huggingface.LaplaceCallback(lw.KFAC())  # type: ignore[arg-type]
+        lw.huggingface.LaplaceCallback(lw.KFAC())
     with refused(ConfigError, "once training has ended"):
         _ = lw.huggingface.LaplaceCallback(RECIPE).posterior
 

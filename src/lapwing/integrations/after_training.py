@@ -71,7 +71,7 @@ class AfterTraining:
     """The recipe and the choices of what is done when training ends.
 
     Args:
-        recipe: What is fitted.
+        recipe: What is fitted, a ``Laplace``.
         method: What the posterior is tuned by; ``None`` for the validation data, and without them for that of
             ``lw.tune(posterior)``.
         output: As in ``Laplace.fit``.
@@ -79,7 +79,7 @@ class AfterTraining:
         folder: Where the posterior is saved; ``None`` for beside the checkpoint.
     """
 
-    recipe: Laplace
+    recipe: Any
     method: Method | None = field(default=None, kw_only=True)
     output: Output = field(default=None, kw_only=True)
     unpack: Unpack | None = field(default=None, kw_only=True)
@@ -107,7 +107,7 @@ class AfterTraining:
         with torch.enable_grad(), torch.inference_mode(False):
             data = in_order(training)
             held_out = None if validation is None else in_order(validation)
-            posterior = self.recipe.fit(network, data, output=self.output, unpack=self.unpack)
+            posterior: Posterior = self.recipe.fit(network, data, output=self.output, unpack=self.unpack)
             posterior = self._tuned(posterior, held_out)
             folder.mkdir(parents=True, exist_ok=True)
             save(posterior, file)

@@ -12,7 +12,6 @@ from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.integrations.after_training import AfterTraining, Outcome
 from lapwing.jacobian.network.output import Output
-from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import Method
 
@@ -25,7 +24,7 @@ class LaplaceCallback(TrainerCallback):
     left as it was. With ``load_best_model_at_end`` it has the best weights by then.
 
     Args:
-        recipe: What is fitted.
+        recipe: What is fitted, a ``Laplace``.
         method: What the posterior is tuned by; ``None`` for the evaluation data, and without them for that of
             ``lw.tune(posterior)``.
         validation: The evaluation data, a loader; ``None`` for those of the trainer, which it shows once it has
@@ -44,7 +43,7 @@ class LaplaceCallback(TrainerCallback):
 
     def __init__(
         self,
-        recipe: Laplace,
+        recipe: Any,
         *,
         method: Method | None = None,
         validation: Source | None = None,

@@ -16,7 +16,6 @@ from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
 from lapwing.integrations.after_training import AfterTraining, Outcome, one_loader
 from lapwing.jacobian.network.output import Output
-from lapwing.methods.laplace import Laplace
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import Method
 
@@ -29,7 +28,7 @@ class LaplaceCallback(Callback):
     left as it was.
 
     Args:
-        recipe: What is fitted.
+        recipe: What is fitted, a ``Laplace``.
         network: Which part of the module returns the outputs, such as ``"net"``; the module itself, by its ``forward``,
             where none is named.
         method: What the posterior is tuned by; ``None`` for the validation data, and without them for that of
@@ -52,7 +51,7 @@ class LaplaceCallback(Callback):
 
     def __init__(
         self,
-        recipe: Laplace,
+        recipe: Any,
         *,
         network: str = "",
         method: Method | None = None,

@@ -241,7 +241,7 @@ class BlocksForm(InverseForm):
         index: The coordinates of each block, in its order.
     """
 
-    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " b"]]) -> None:
+    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " _"]]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         for number, place in enumerate(index):
