@@ -101,7 +101,7 @@ def write_onnx(program: Any, path: Path, names: Sequence[str]) -> None:
         UnsupportedError: If ONNX lacks an operation of it.
     """
     try:
-        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
     except ImportError as error:
         raise ConfigError("onnxscript, to write ONNX", str(error), "pip install lapwing[integrations]") from error
     try:
