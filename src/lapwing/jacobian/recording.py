@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functionalize
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from lapwing.ground.data.inputs import Inputs, count, over_tensors, tensors
 from lapwing.ground.errors import UnsupportedError, reason_of
@@ -106,4 +107,4 @@ def folded(module: GraphModule) -> GraphModule:
 
 def _values(arguments: Any, known: dict[Node, Any]) -> Any:
     """Arguments of a node with tensors in place of nodes."""
-    return torch.fx.node.map_arg(arguments, known.__getitem__)
+    return map_arg(arguments, known.__getitem__)

@@ -174,9 +174,10 @@ class KroneckerForm(InverseForm):
         variances = self.variances[0]
         index = torch.arange(variances.numel(), device=places.device).view(variances.shape)
         outputs, inputs = found_among(places, index)
-        sides = (None if side is None else side.view(side.shape[-2:]) for side in (self.left, self.right))
+        left = None if self.left is None else self.left.view(self.left.shape[-2:])
+        right = None if self.right is None else self.right.view(self.right.shape[-2:])
         whole = torch.equal(inputs, torch.arange(places.shape[1], device=places.device))
-        return KroneckerOuterForm(*sides, variances, outputs, None if whole else inputs, len(places))
+        return KroneckerOuterForm(left, right, variances, outputs, None if whole else inputs, len(places))
 
 
 @final
