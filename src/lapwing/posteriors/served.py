@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ def check_answers(names: Sequence[str]) -> None:
         check_option("each of outputs", name, ANSWERS)
 
 
-def served(predict: Callable[[Inputs], Predictive], inputs: Inputs, names: Sequence[str], noise: bool) -> nn.Module:
+def served(predict: Callable[[Any], Predictive], inputs: Inputs, names: Sequence[str], noise: bool) -> nn.Module:
     """A module that gives what is predicted, by name.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
@@ -101,7 +102,7 @@ def write_onnx(program: Any, path: Path, names: Sequence[str]) -> None:
         UnsupportedError: If ONNX lacks an operation of it.
     """
     try:
-        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+        importlib.import_module("onnxscript")
     except ImportError as error:
         raise ConfigError("onnxscript, to write ONNX", str(error), "pip install lapwing[integrations]") from error
     try:

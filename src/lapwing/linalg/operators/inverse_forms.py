@@ -151,7 +151,7 @@ class KroneckerForm(InverseForm):
     def __init__(
         self,
         left: Float[Tensor, "*p o o"] | None,
-        right: Float[Tensor, "*q i i"] | None,
+        right: Float[Tensor, "*p i i"] | None,
         variances: Float[Tensor, "p o i"],
     ) -> None:
         super().__init__()
@@ -174,7 +174,8 @@ class KroneckerForm(InverseForm):
         variances = self.variances[0]
         index = torch.arange(variances.numel(), device=places.device).view(variances.shape)
         outputs, inputs = found_among(places, index)
-        left, right = (None if side is None else side.view(side.shape[-2:]) for side in (self.left, self.right))
+        left = None if self.left is None else self.left.view(self.left.shape[-2:])
+        right = None if self.right is None else self.right.view(self.right.shape[-2:])
         whole = torch.equal(inputs, torch.arange(places.shape[1], device=places.device))
         return KroneckerOuterForm(left, right, variances, outputs, None if whole else inputs, len(places))
 
@@ -241,7 +242,7 @@ class BlocksForm(InverseForm):
         index: The coordinates of each block, in its order.
     """
 
-    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " _"]]) -> None:
+    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " b"]]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         for number, place in enumerate(index):

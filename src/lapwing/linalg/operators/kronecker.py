@@ -138,8 +138,9 @@ class Kronecker(Structured):
         """See ``Structured.inverse_form``; in the eigenbasis of both factors."""
         left, right = (basis.completed if basis.others else basis for basis in self.bases)
         variances = 1 / self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
-        outer, inner = (None if basis.vectors.ndim == 1 else wide(basis.vectors) for basis in (left, right))
-        return KroneckerForm(outer, inner, variances)
+        own = None if left.vectors.ndim == 1 else wide(left.vectors)
+        other = None if right.vectors.ndim == 1 else wide(right.vectors)
+        return KroneckerForm(own, other, variances)
 
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
