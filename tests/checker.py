@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,6 +15,13 @@ from jaxtyping import config
 
 CALLS = 20
 """Calls of a function that are checked in each test: those of a loop are alike, and took most of the time."""
+
+
+def recording() -> bool:
+    """Whether calls are recorded by ``make_fx``: sizes that are left open are no ``int``."""
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is not None and recorder.get_proxy_mode() is not None
+
 
 _checked: dict[tuple[str, str, tuple[tuple[str, str], ...]], Callable[..., Any]] = {}
 _seen: Counter[CodeType] = Counter()
@@ -44,7 +52,7 @@ def at_first(*given: Any, **options: Any) -> Any:
     whole = _whole(fn, **options)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        if _seen[code] >= CALLS:
+        if _seen[code] >= CALLS or recording():
             return fn(*args, **kwargs)
         _seen[code] += 1
         return whole(*args, **kwargs)

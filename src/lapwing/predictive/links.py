@@ -13,6 +13,7 @@ from torch import Tensor
 from lapwing.ground.device import CACHED
 from lapwing.ground.errors import ConfigError, ShapeError, check_count
 from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.tracing import traced
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, check_time, over_positions
@@ -112,7 +113,7 @@ def pairwise(moments: Moments | WideMoments, *, max_bytes: int = MAX_BYTES) -> F
     def of_pairs(some: Moments | WideMoments) -> Tensor:
         mean = wide(some.mean)
         half = 0.5 + math.pi / 8 * wide(some.variance)  # of 1 + π/8 (v_i + v_j - 2 Σ_ij), which is at least 1
-        together = max(1, min(CACHED, max_bytes) // (PAIR_BYTES * mean.numel()))
+        together = c if traced() else max(1, min(CACHED, max_bytes) // (PAIR_BYTES * mean.numel()))
         sums: list[Tensor] = []
         for start in range(0, c, together):
             own = slice(start, start + together)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.decompositions import attend, bag, twice_differentiable
+from lapwing.jacobian.network.decompositions import FOR_ANY_NUMBER, attend, bag, twice_differentiable
 from tests.posterior_cases import labels, normal, seeded
 
 TABLE, TOKENS = normal(7, 3), torch.tensor([[0, 6, 6, 2], [5, 1, 3, 1], [1, 1, 1, 1]])
@@ -200,3 +200,32 @@ def test_encoder_layers_leave_their_fused_path_where_it_has_no_derivative() -> N
             moved = torch.func.jvp(layer, (x,), (torch.ones_like(x),))[1]
         assert moved.shape == x.shape
     assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+IMAGES = normal(3, 4, 5, 2, seed=4)
+SCALES, SHIFTS = normal(4, seed=5), normal(4, seed=6)
+FOR_ANY: list[tuple[Any, tuple[Tensor, ...], dict[str, Any]]] = [
+    (F.layer_norm, (IMAGES,), {"normalized_shape": (5, 2), "weight": normal(5, 2, seed=7)}),
+    (F.layer_norm, (IMAGES,), {"normalized_shape": (2,), "bias": normal(2, seed=7), "eps": 0.3}),
+    (F.group_norm, (IMAGES,), {"num_groups": 2, "weight": SCALES, "bias": SHIFTS}),
+    (F.batch_norm, (IMAGES, SHIFTS, SCALES.abs()), {"weight": SCALES, "bias": SHIFTS, "eps": 0.1}),
+    (F.batch_norm, (IMAGES.flatten(2)[..., 0], SHIFTS, SCALES.abs()), {}),
+    (F.embedding, (TOKENS, TABLE), {}),
+    (F.embedding, (TOKENS, TABLE), {"padding_idx": -6}),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "options"), FOR_ANY)
+def test_norms_and_embeddings_have_the_values_and_gradients_of_theirs(
+    function: Any, args: tuple[Tensor, ...], options: dict[str, Any]
+) -> None:
+    found = []
+    for own in (FOR_ANY_NUMBER[function], function):
+        learnt = args[:1] if function is F.batch_norm else args  # its statistics have no gradient
+        live = [value.clone().requires_grad_(value.is_floating_point()) for value in learnt]
+        values = own(*live, *args[len(live) :], **options)
+        asked = [value for value in live if value.requires_grad]
+        cotangent = normal(*values.shape, seed=3)
+        found.append((values, *torch.autograd.grad(values, asked, cotangent, materialize_grads=True)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)

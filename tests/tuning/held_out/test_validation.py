@@ -146,7 +146,7 @@ class TestTemperature:
         best = min(penalised(step, 60) for step in tuned.trace)
         assert best < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
         assert 60 * (penalised(tuned.trace[-1], 60) - best) < 1.0
-        plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False))
+        plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False, bounds=NARROW))
         assert plain.temperature == 1.0 and {step.temperature for step in plain.trace} == {1.0}
 
 
