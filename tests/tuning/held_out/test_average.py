@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ import lapwing as lw
 from lapwing.ground.data.sources import Batch
 from lapwing.moments.outputs import Moments
 from lapwing.tuning.held_out.average import nearest_to_average, weights_of
+from lapwing.tuning.held_out.outputs import HeldOut
 from lapwing.tuning.held_out.trial import Trial
 from tests.posterior_cases import labels, normal
+from tests.tuning.cases import fit
 
 LOGITS = 2 * normal(30, 3)
 TARGETS = labels(30, classes=3, seed=4)
@@ -38,9 +40,22 @@ def members() -> list[Trial]:
     return [Trial(point, float(losses(point).mean()), "probit", losses=losses(point)) for point in STRETCH]
 
 
-def held_out(targets: Tensor = TARGETS) -> Any:
-    batches = [Batch(torch.zeros(len(part), 1), part) for part in targets.split(20)]
-    return SimpleNamespace(batches=batches, grid=[2.0, 1.0, 0.0, -1.0], added=lambda *sums: list(sums))
+@dataclass(eq=False)
+class Given(HeldOut[Any]):
+    """Held-out data of which only the targets and the grid are asked."""
+
+    @property
+    def grid(self) -> list[float]:
+        return self.log_factors
+
+    def moments(self, log_factor: float) -> list[Any]:
+        raise NotImplementedError
+
+
+def held_out(*parts: Tensor) -> Given:
+    _, posterior = fit("categorical")
+    batches = tuple(Batch(torch.zeros(len(part), 1), part) for part in parts or TARGETS.split(20))
+    return Given(posterior, batches, list(STRETCH))
 
 
 class TestNearest:
@@ -66,16 +81,12 @@ class TestNearest:
         some[::2] = -100
         kept = slice(1, None, 2)
         ignoring = nearest_to_average(
-            held_out(some),
+            held_out(*some.split(20)),
             [Trial(p, float(losses(p)[kept].mean()), "probit", losses=losses(p)[kept]) for p in STRETCH],
             predicted,
         )
         without = nearest_to_average(
-            SimpleNamespace(
-                batches=[Batch(torch.zeros(15, 1), TARGETS[kept])],
-                grid=[2.0],
-                added=lambda *sums: list(sums),
-            ),
+            held_out(TARGETS[kept]),
             [Trial(p, float(losses(p)[kept].mean()), "probit", losses=losses(p)[kept]) for p in STRETCH],
             lambda trial, temperature: [
                 lw.Categorical().predictive(Moments.certain(STRETCH[trial.log_factor] * LOGITS[kept] / temperature))
@@ -94,12 +105,12 @@ class TestWeights:
     def test_are_likelihoods_times_widths(self) -> None:
         trials = [Trial(3.0, 1.0, "probit"), Trial(1.0, 1.1, "probit"), Trial(0.0, 1.3, "probit")]
         raw = [1.0, 1.5 * math.exp(-10 * 0.1), 0.5 * math.exp(-10 * 0.3)]
-        assert weights_of(trials, 10) == pytest.approx([weight / sum(raw) for weight in raw])
+        assert weights_of(trials, 10.0) == pytest.approx([weight / sum(raw) for weight in raw])
 
     def test_the_best_link_stands_for_its_precision(self) -> None:
         trials = [Trial(1.0, 1.0, "probit"), Trial(1.0, 0.9, "qmc"), Trial(0.0, 1.0, "probit")]
-        weights = weights_of(trials, 10)
+        weights = weights_of(trials, 10.0)
         assert weights[0] == 0.0 and weights[1] == pytest.approx(weights[2] * math.e)
 
     def test_one_precision_is_all(self) -> None:
-        assert weights_of([Trial(1.0, 1.0, "probit"), Trial(1.0, 0.9, "qmc")], 10) == [0.0, 1.0]
+        assert weights_of([Trial(1.0, 1.0, "probit"), Trial(1.0, 0.9, "qmc")], 10.0) == [0.0, 1.0]

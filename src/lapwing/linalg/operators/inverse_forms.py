@@ -151,7 +151,7 @@ class KroneckerForm(InverseForm):
     def __init__(
         self,
         left: Float[Tensor, "*p o o"] | None,
-        right: Float[Tensor, "*p i i"] | None,
+        right: Float[Tensor, "*q i i"] | None,
         variances: Float[Tensor, "p o i"],
     ) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class BlocksForm(InverseForm):
         index: The coordinates of each block, in its order.
     """
 
-    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " b"]]) -> None:
+    def __init__(self, blocks: Sequence[InverseForm], index: Sequence[Int[Tensor, " _"]]) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         for number, place in enumerate(index):
@@ -309,10 +309,10 @@ def found_among(places: Int[Tensor, "c i"], index: Int[Tensor, "o w"]) -> tuple[
 
     Args:
         places: The table; what is negative stands nowhere.
-        index: Numbers of it, a row those of one row.
+        index: All numbers of it, from 0, a row those of one row.
 
     Example:
-        >>> found_among(torch.tensor([[2, -1], [0, -1]]), torch.tensor([[0], [2]]))
+        >>> found_among(torch.tensor([[1, -1], [0, -1]]), torch.tensor([[0], [1]]))
         (tensor([1, 0]), tensor([0]))
     """
     row = torch.zeros(index.numel(), dtype=torch.long, device=places.device)

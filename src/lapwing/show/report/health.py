@@ -21,6 +21,7 @@ from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Source, Unpack
 from lapwing.ground.errors import LapwingError, check_count, check_kind
 from lapwing.ground.files.atomic import replacing
+from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.metrics import rejection_curve
 from lapwing.posteriors import Posterior
@@ -211,7 +212,7 @@ class LeastKnown:
 
     def __call__(self, batch: Batch, prediction: Predictive) -> None:
         """Look at a batch and its prediction; an example of several positions counts by their mean."""
-        unknown = strangeness(prediction).detach().reshape(len(batch), -1).double().mean(1).cpu()
+        unknown = wide(strangeness(prediction).detach()).reshape(len(batch), -1).mean(1).cpu()
         predicted = self._predicted(prediction)
         targets = batch.targets.reshape(len(batch), -1)[:, 0].cpu()
         for place in unknown.argsort(descending=True)[: self.keep].tolist():

@@ -76,7 +76,7 @@ def weights_of(trials: Sequence[Trial], targets: float) -> list[float]:
     Example:
         >>> def trial(log_factor, loss):
         ...     return Trial(log_factor, loss, "probit")
-        >>> [round(weight, 2) for weight in weights_of([trial(2.0, 1.0), trial(1.0, 1.0), trial(0.0, 1.0)], 100)]
+        >>> [round(weight, 2) for weight in weights_of([trial(2.0, 1.0), trial(1.0, 1.0), trial(0.0, 1.0)], 100.0)]
         [0.25, 0.5, 0.25]
     """
     at_each = dict[float, Trial]()
