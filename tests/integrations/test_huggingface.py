@@ -17,8 +17,16 @@ from tests.posterior_cases import refused
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+
 RECIPE = lw.Laplace(lw.Categorical(), weights=lw.LastLayer())
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.fixture(autouse=True)
+def own_accelerator() -> None:
+    """The Trainer's state is one for the whole process, and other tests want it in another precision."""
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 class Texts(torch.utils.data.Dataset[Any]):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch._dynamo import eval_frame
 from torch.utils.checkpoint import checkpoint
@@ -59,6 +60,7 @@ def wrapped(model: Body) -> nn.Module:
 
 
 def prepared(model: Body) -> nn.Module:
+    AcceleratorState._reset_state(reset_partial_state=True)  # which other tests may have made, for a process is one
     return Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
 
 
