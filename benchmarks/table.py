@@ -103,16 +103,18 @@ def with_tables(page: str, fresh: Iterable[str]) -> str:
 
     Args:
         page: Its text.
-        fresh: Tables made anew.
+        fresh: Tables made anew, in the order of the page: of several with the same first line each replaces its own.
 
     Raises:
-        ValueError: Where the page has no table with such a first line.
+        ValueError: Where the page has no table with such a first line, after the one before.
     """
+    done = 0
     for table in fresh:
         heading = table.partition("\n")[0]
-        pattern = rf"^{re.escape(heading)}(?:\n\|.*)*"
-        found = re.search(pattern, page, flags=re.MULTILINE)
+        pattern = re.compile(rf"^{re.escape(heading)}(?:\n\|.*)*", flags=re.MULTILINE)
+        found = pattern.search(page, done)
         if found is None:
             raise ValueError(f"the page has no table that begins with {heading!r}")
         page = page[: found.start()] + table + page[found.end() :]
+        done = found.start() + len(table)
     return page
