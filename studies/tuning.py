@@ -3,7 +3,8 @@
     python -m studies.tuning --data DIR --json FILE [--quick] [--only trained unseen resnets]
 
 A row a pair of network and data, and posterior: the NLL of the test data, its difference from the plain network's and
-from temperature scaling's (which has validation data), each with the standard error of the paired differences, nats.
+from temperature scaling's (which has validation data), each with the standard error of the paired differences, nats;
+``unlabelled`` is that of tuning by the inputs of the validation data, whose labels are not read.
 
 Networks on which the rule was chosen are no test of it. Of every four of ``studies.pairs`` two choose and two test, of
 the ResNets one chooses; all of ``studies.unseen`` test. A last row for each counts those that are better than plain and
@@ -151,7 +152,20 @@ def measured(case: Task, options: Mapping[str, Any], method: Mapping[str, Any]) 
     if scaled is not None:
         row["temperature"] = float(scaled.mean())
         row |= averaged({"from_temperature": (ours - scaled).tolist()})
+    if isinstance(chosen, lw.Mixup):
+        row |= without_labels(posterior, replace(chosen, unlabelled=case.held_out[0]), case.test)
     return row
+
+
+def without_labels(posterior: lw.Posterior, method: lw.Mixup, test: Pair) -> Row:
+    """The same tuned by the inputs of the validation data, whose labels are not read; empty where it cannot be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tuned, _ = attempt(lambda: lw.tune(posterior, method))
+    if tuned is None:
+        return {}
+    ours, plain = losses_of(tuned, test)
+    return {"unlabelled": float(ours.mean())} | averaged({"unlabelled_from_plain": (ours - plain).tolist()})
 
 
 def losses_of(posterior: lw.Posterior, data: Pair) -> Pair:
@@ -186,6 +200,11 @@ def verdict(found: Sequence[Row]) -> Row:
     means = {"nll_over_plain": geometric_mean([row["nll"] / row["plain"] for row in found])}
     if scaled:
         means["temperature_over_plain"] = geometric_mean(scaled)
+    unlabelled = [row for row in found if "unlabelled" in row]
+    if unlabelled:
+        means["unlabelled_over_plain"] = geometric_mean([row["unlabelled"] / row["plain"] for row in unlabelled])
+        worse = [row for row in unlabelled if row["unlabelled_from_plain"] > 2 * row["unlabelled_from_plain_stderr"]]
+        counts["unlabelled_worse_pairs"] = [f"{row['pair']}, {row['posterior']}" for row in worse]
     return counts | apart | means
 
 

@@ -64,7 +64,7 @@ def posterior_by_links(posterior: str) -> str:
 def without_held_out_data(*, chooses: bool) -> str:
     """The default tuning of each network beside the network itself."""
     heads = {"network": "<", "posterior": "<", "link": "<", "NLL": ">", "plain": ">", "difference": ">"}
-    heads |= {"temperature scaling": ">", "tuning, s": ">"}
+    heads |= {"unlabelled inputs": ">", "temperature scaling": ">", "tuning, s": ">"}
     found = [each for each in rows("tuning", chooses=chooses) if "pair" in each]
     return grid(heads, [tuned_line(each) for each in found])
 
@@ -72,7 +72,8 @@ def without_held_out_data(*, chooses: bool) -> str:
 def tuned_line(found: Row) -> list[str]:
     """A row of the report on tuning as a line of the page."""
     gain = "tie" if is_tie(found) else difference(found["from_plain"], found["from_plain_stderr"])
-    scores = [fixed(found["nll"], 4), fixed(found["plain"], 4), gain, fixed(found.get("temperature"), 4)]
+    scores = [fixed(found["nll"], 4), fixed(found["plain"], 4), gain]
+    scores += [fixed(found.get(name), 4) for name in ("unlabelled", "temperature")]
     return [found["pair"], found["posterior"], found["link"], *scores, fixed(found["tune_seconds"], 1)]
 
 

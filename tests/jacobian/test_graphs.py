@@ -85,5 +85,5 @@ def test_a_graph_that_is_all_there_is_is_tuned_by_what_needs_no_other() -> None:
     tuned = lw.tune(posterior)
     assert tuned.prior == lw.tune(posterior, lw.ELBO()).prior != posterior.prior
     assert tuned.predict(one[0]).probs.shape == (1, NODES, 3)
-    with refused(DataError, "two training examples at least"):
+    with refused(DataError, "two examples at least"):
         lw.tune(posterior, lw.Mixup())

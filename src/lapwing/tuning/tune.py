@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
+from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Source
 from lapwing.ground.distributed import check_alike
-from lapwing.ground.errors import check_kind
+from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OWN = ("data", "unpack", "checkpoint")
+OWN = ("data", "unpack", "checkpoint", "unlabelled", "views")
 """Fields of a method that each process may have its own of."""
 
 
@@ -41,7 +42,13 @@ class SelfTuned(Protocol):
 
 
 @undisturbed()
-def tune(posterior: T, method: Method | Source | None = None, *, progress: bool | None = None) -> T:
+def tune(
+    posterior: T,
+    method: Method | Source | None = None,
+    *,
+    unlabelled: Source | Inputs | None = None,
+    progress: bool | None = None,
+) -> T:
     """A posterior with a better prior precision, and with it a better link or noise precision.
 
     Nothing is fitted again: the curvature is reused, and its one eigendecomposition where there is one. The exception
@@ -59,13 +66,15 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
             residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
             ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
+        unlabelled: Inputs the network was not trained on, where there are no labels of any: ``Mixup(unlabelled=...)``.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
 
     Raises:
-        ConfigError: If there is no such method, or the best values are not positive and finite.
+        ConfigError: If there is no such method, or unlabelled inputs beside one, or the best values are not positive
+            and finite.
         DataError: If processes that share the data differ in the method.
         MismatchError: If the network was written to since the fit.
         UnsupportedError: If the method needs what the posterior has not.
@@ -85,6 +94,11 @@ def tune(posterior: T, method: Method | Source | None = None, *, progress: bool 
         >>> tuned.trace[-1].log_marginal >= tuned.trace[0].log_marginal
         True
     """
+    if unlabelled is not None:
+        if method is not None:
+            hint = "Mixup(unlabelled=inputs, ...) for other options of it, or held-out data alone, which tell more"
+            raise ConfigError("a method or unlabelled inputs", "both", hint)
+        method = Mixup(unlabelled=unlabelled)
     with working("tune", progress):
         return _tuned(posterior, method, progress)
 

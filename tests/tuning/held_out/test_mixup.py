@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
+from lapwing.ground.data.sources import Data
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.likelihoods import IGNORED
 from lapwing.posteriors import Posterior
 from lapwing.tuning.held_out.mixup import FACTORS, blending
@@ -37,8 +39,15 @@ class Reader(nn.Module):
 
 def mixed(method: lw.Mixup, posterior: Posterior) -> Any:
     """The mixtures that a method tunes by."""
-    with blending(posterior) as mix:
-        return method.mixed(posterior, mix)
+    data = method.examples_to_mix(posterior)
+    with blending(posterior, data) as mix:
+        return method.mixed(posterior, data, mix)
+
+
+def training(posterior: Posterior) -> Data:
+    """The data a posterior was fitted to."""
+    assert posterior.data is not None
+    return posterior.data
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:(Mixup|Validation):lapwing.ConvergenceWarning")
@@ -131,7 +140,7 @@ def test_tokens_are_mixed_behind_their_embedding(structure: str) -> None:
     one_hot = nn.functional.one_hot(ids, 5).double()
     posterior = recipe.fit(module, [(ids[:5], (ids[:5] + 1) % 3), (ids[5:], (ids[5:] + 1) % 3)])
     other = recipe.fit(linear, (one_hot, (ids + 1) % 3))
-    with blending(posterior) as mix:
+    with blending(posterior, training(posterior)) as mix:
         (found,) = posterior.outputs_each(mix(ids[:4], ids[4:], 0.7), [posterior])
         torch.testing.assert_close(module(ids), linear(one_hot))
     (expected,) = other.outputs_each(0.7 * one_hot[:4] + 0.3 * one_hot[4:], [other])
@@ -160,7 +169,7 @@ def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> No
         recipe.fit(module, (ids, ids[:, 1:] % 3)),
         recipe.fit(whole, [(ids, ids % 3), (longer, longer % 3)]),
     ):
-        assert pairs_of_tokens(posterior) is None and default(posterior) == lw.ELBO()
+        assert pairs_of_tokens(posterior, training(posterior)) is None and default(posterior) == lw.ELBO()
         with refused(UnsupportedError, "Validation(loader)"):
             lw.tune(posterior, lw.Mixup())
         assert lw.tune(posterior, lw.ELBO(steps=1, solver=lw.solvers.CG())).trace
@@ -203,7 +212,7 @@ def test_tokens_in_a_mapping_of_any_number_of_entries_are_mixed(names: list[str]
     recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.KFAC())
     posterior = recipe.fit(module, (inputs, (every["input_ids"] + 1) % 3))
     one, other = ({name: value[part] for name, value in inputs.items()} for part in (slice(4), slice(4, 8)))
-    with blending(posterior) as mix, torch.no_grad():
+    with blending(posterior, training(posterior)) as mix, torch.no_grad():
         found = posterior.network(mix(one, other, 0.7))
         torch.testing.assert_close(posterior.network(one), module(**one))
     h = 0.7 * module.embed(one["input_ids"]) + 0.3 * module.embed(other["input_ids"])
@@ -320,3 +329,75 @@ def test_of_many_outputs_no_evidence_is_measured_on_the_way() -> None:
     tuned = lw.tune(posterior, lw.Mixup())
     assert posterior.wide and tuned.trace[-1].validation_nll is not None
     assert all(step.log_marginal is None and step.effective_dimension is None for step in tuned.trace)
+
+
+def classifier() -> tuple[Posterior, torch.Tensor]:
+    """A posterior of three classes, and inputs without labels."""
+    x = normal(40, 3)
+    posterior = lw.Laplace(lw.Categorical()).fit(seeded(lambda: nn.Linear(3, 3)), (x, torch.arange(40) % 3))
+    return posterior, normal(30, 3, seed=5)
+
+
+def test_inputs_without_labels_are_mixed_with_each_other_and_have_the_labels_of_the_network() -> None:
+    posterior, x = classifier()
+    batch = mixed(lw.Mixup(unlabelled=x), posterior)
+    columns = x / x.std(0, correction=0)
+    near = torch.cdist(columns, columns).fill_diagonal_(torch.inf).argmin(1)
+    labels = posterior.network.module(x).argmax(-1)
+    torch.testing.assert_close(batch.inputs, (x + x[near]) / 2)
+    assert torch.equal(batch.targets, torch.stack([labels, labels[near]], 1))
+    with_targets = [(x[:10], torch.full((10,), 77)), (x[10:], torch.full((20,), -1))]  # which nobody reads
+    again = mixed(lw.Mixup(unlabelled=with_targets), posterior)
+    assert torch.equal(again.inputs, batch.inputs) and torch.equal(again.targets, batch.targets)
+
+
+def test_inputs_without_labels_serve_several_labels_at_once() -> None:
+    case, posterior = fit("bernoulli", "kfac")
+    inputs = training(posterior).first()
+    tuned = lw.tune(posterior, unlabelled=inputs)
+    assert tuned.trace == lw.tune(posterior, lw.Mixup(unlabelled=inputs)).trace != ()
+    assert tuned.likelihood == case.likelihood
+
+
+def test_a_posterior_from_a_file_is_tuned_by_inputs_without_labels(tmp_path: Path) -> None:
+    posterior, x = classifier()
+    lw.save(posterior, tmp_path / "posterior.safetensors")
+    loaded = lw.load(tmp_path / "posterior.safetensors", posterior.network.module)
+    with pytest.raises(UnsupportedError, match="unlabelled=inputs"):
+        lw.tune(loaded, lw.Mixup())
+    tuned = lw.tune(loaded, unlabelled=x)
+    expected = lw.tune(posterior, unlabelled=x)
+    torch.testing.assert_close(tuned.prior_precisions, expected.prior_precisions, rtol=1e-3, atol=0)
+
+
+def test_views_have_the_label_of_their_input() -> None:
+    posterior, _ = classifier()
+    method = lw.Mixup(views=lambda x: x + 0.1 * torch.randn_like(x), examples=20)
+    state = torch.random.get_rng_state()
+    batch: Any = method.viewed(training(posterior))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    again: Any = method.viewed(training(posterior))
+    assert torch.equal(again.inputs, batch.inputs)
+    x: Any = training(posterior).first()
+    near = torch.cdist(batch.inputs, x).argmin(1)
+    labels = torch.arange(40)[near] % 3
+    assert torch.equal(batch.targets, torch.stack([labels, labels], 1)) and len(near) == 20
+    tuned = lw.tune(posterior, method)
+    data = (batch.inputs, batch.targets[:, 0])
+    expected = lw.Validation(data, bounds=FACTORS, link=tuned.link, temperature=False, seconds=None)
+    assert tuned.trace[-1].validation_nll == pytest.approx(lw.tune(posterior, expected).trace[-1].validation_nll)
+
+
+def test_views_and_inputs_without_labels_are_checked() -> None:
+    posterior, x = classifier()
+    with pytest.raises(ShapeError, match="a view of each of 40"):
+        lw.tune(posterior, lw.Mixup(views=lambda x: x[1:]))
+    with pytest.raises(ConfigError, match="views="):
+        lw.Mixup(views=3)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="finite"):
+        lw.tune(posterior, unlabelled=torch.full_like(x, torch.nan))
+    with pytest.raises(ConfigError, match="unlabelled"):
+        lw.tune(posterior, lw.Mixup(), unlabelled=x)
+    regression = lw.Laplace(lw.Gaussian()).fit(nn.Linear(3, 1), (x, x[:, :1]))
+    with pytest.raises(UnsupportedError, match="classifier"):
+        lw.tune(regression, unlabelled=x)

@@ -1,4 +1,4 @@
-"""The nearest other training example to each of some: between the two lie inputs as the network may meet them."""
+"""The nearest other example to each of some: between the two lie inputs as the network may meet them."""
 
 from __future__ import annotations
 
@@ -29,34 +29,32 @@ View: TypeAlias = Callable[[Inputs], Float[Tensor, "n q"]]
 """What examples are told apart by: a row of numbers for each."""
 
 
-def neighbours(posterior: Posterior, inputs: Inputs, targets: Tensor, generator: torch.Generator) -> Batch:
-    """The nearest other training example to each of some, with its target.
+def neighbours(posterior: Posterior, data: Data, examples: Batch, generator: torch.Generator) -> Batch:
+    """The nearest other example to each of some, with its target.
 
     Rows of a table are near by their columns, each over its deviation. Images are near by their pixels where such
     neighbours agree on labels twice as well as any two examples; else, as photographs, by the outputs of the network.
     So are tokens.
 
     Args:
-        posterior: Has the training data.
-        inputs: The examples.
-        targets: Their targets.
+        posterior: Has the network.
+        data: Where neighbours are sought.
+        examples: Some of these data.
         generator: For chance.
 
     Cost:
-        A pass over the training data that only reads them, and where outputs decide a forward pass too.
+        A pass over the data that only reads them, and where outputs decide a forward pass too.
     """
-    data = posterior.data
-    assert data is not None
+    inputs = examples.inputs
 
     def by_outputs(some: Inputs) -> Float[Tensor, "n q"]:
         return wide(posterior.model.outputs(some)).flatten(1)
 
-    examples = Batch(inputs, targets)
     if numeric(inputs) and is_table(inputs):
         return nearest(data, examples, by_columns(inputs), generator)
     for view in (by_inputs, by_outputs) if numeric(inputs) else (by_outputs,):
         found = nearest(data, examples, view, generator)
-        if agree(targets, found.targets, generator):
+        if agree(examples.targets, found.targets, generator):
             return found
     return examples
 

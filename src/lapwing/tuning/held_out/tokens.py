@@ -100,18 +100,22 @@ class TokenPairs:
         return next((other for one, other in pairs if same_tensor(one, tokens)), None)
 
 
-def pairs_of_tokens(posterior: Posterior) -> TokenPairs | None:
+def pairs_of_tokens(posterior: Posterior, data: Data) -> TokenPairs | None:
     """Pairs for a network some of whose inputs, of one shape throughout, an embedding reads as they are.
 
     ``None`` for others.
+
+    Args:
+        posterior: Has the network.
+        data: The examples to be mixed.
 
     Cost:
         A pass over the data, which only reads them, and a forward pass of a few examples.
     """
     module = posterior.network.module
-    if posterior.data is None or not embeddings(module) or not of_one_shape(posterior.data):
+    if not embeddings(module) or not of_one_shape(data):
         return None
-    few = take(next(iter(posterior.data)).inputs, slice(0, FEW))
+    few = take(next(iter(data)).inputs, slice(0, FEW))
     read = tokens_read(posterior, few)
     axes = {
         key: value.ndim for key, value in entries(few).items() if any(same_tensor(value, tokens) for tokens in read)
