@@ -32,6 +32,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "dropout": lambda: lw.baselines.MonteCarloDropout(3),
     "ensemble": lambda: lw.baselines.DeepEnsemble(another, members=2),
     "SWAG": lambda: lw.baselines.SWAG(epochs=2, rank=2, samples=3),
+    "mean field": lambda: lw.baselines.MeanField(2, samples=3),
     "vector scaling": lambda: lw.baselines.VectorScaling(),
     "matrix scaling": lambda: lw.baselines.MatrixScaling(),
 }

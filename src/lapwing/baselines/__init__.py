@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lapwing.baselines.dropout import DropoutNetwork, MonteCarloDropout
 from lapwing.baselines.ensemble import DeepEnsemble, Ensemble
+from lapwing.baselines.mean_field import MeanField, MeanFieldPosterior
 from lapwing.baselines.scaling import AffineScaling, MatrixScaling, ScaledNetwork, VectorScaling
 from lapwing.baselines.swag import SWAG, SWAGPosterior
 from lapwing.evaluation.baselines import PlainNetwork, Temperature
@@ -17,6 +18,8 @@ __all__ = [
     "Ensemble",
     "Entry",
     "MatrixScaling",
+    "MeanField",
+    "MeanFieldPosterior",
     "MonteCarloDropout",
     "PlainNetwork",
     "SWAGPosterior",

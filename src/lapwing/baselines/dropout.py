@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor, nn
 
 from lapwing.baselines.averaged import AveragedNetworks, called, placed
-from lapwing.baselines.seeding import seeded
+from lapwing.baselines.global_state import seeded, without_fast_path
 from lapwing.evaluation.task import Task
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import InputsLike
@@ -44,6 +41,7 @@ class MonteCarloDropout:
         Nothing to fit; S forward passes to predict.
 
     Example:
+        >>> import torch
         >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
         >>> x, y = torch.randn(20, 3), torch.randint(0, 2, (20,))
         >>> MonteCarloDropout(samples=16).fit(Task(model, (x, y))).predict(x).probs.shape
@@ -123,14 +121,3 @@ def dropping(module: nn.Module) -> list[nn.Module]:
         if alone or within:
             found.append(part)
     return found
-
-
-@contextmanager
-def without_fast_path() -> Generator[None]:
-    """Transformers as they are written: their fast path in eval mode leaves dropout out."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)

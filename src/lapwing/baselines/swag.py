@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.baselines.averaged import DrawnWeights
 from lapwing.baselines.descent import BATCH, check_descent, copied, mean_nll, mini_batches, trainable
-from lapwing.baselines.seeding import seeded
+from lapwing.baselines.global_state import seeded
 from lapwing.evaluation.task import Task
 from lapwing.ground import probes
 from lapwing.ground.data.sources import Data

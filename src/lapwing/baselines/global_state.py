@@ -1,4 +1,4 @@
-"""PyTorch's global source of randomness, by which layers drop in training: set for a while, then as it was."""
+"""What PyTorch has one of for the whole process, set for a while: its source of randomness, its transformers."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def seeded(seed: int, module: nn.Module) -> Generator[None]:
         torch.default_generator.manual_seed(seed)
         torch.get_device_module(device).manual_seed(seed)
         yield
+
+
+@contextmanager
+def without_fast_path() -> Generator[None]:
+    """Transformers as they are written: their fast path in eval mode leaves dropout out."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
