@@ -33,6 +33,9 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "ensemble": lambda: lw.baselines.DeepEnsemble(another, members=2),
     "SWAG": lambda: lw.baselines.SWAG(epochs=2, rank=2, samples=3),
     "mean field": lambda: lw.baselines.MeanField(2, samples=3),
+    "energy": lambda: lw.baselines.Energy(),
+    "Mahalanobis": lambda: lw.baselines.Mahalanobis(),
+    "nearest neighbours": lambda: lw.baselines.NearestNeighbours(),
     "vector scaling": lambda: lw.baselines.VectorScaling(),
     "matrix scaling": lambda: lw.baselines.MatrixScaling(),
 }

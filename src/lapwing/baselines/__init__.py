@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from lapwing.baselines.dropout import DropoutNetwork, MonteCarloDropout
+from lapwing.baselines.energy import Energy
 from lapwing.baselines.ensemble import DeepEnsemble, Ensemble
+from lapwing.baselines.mahalanobis import Mahalanobis, MahalanobisScore
 from lapwing.baselines.mean_field import MeanField, MeanFieldPosterior
+from lapwing.baselines.nearest_neighbours import NearestNeighbours, NeighbourScore
+from lapwing.baselines.out_of_distribution import Score, ScoredNetwork
 from lapwing.baselines.scaling import AffineScaling, MatrixScaling, ScaledNetwork, VectorScaling
 from lapwing.baselines.swag import SWAG, SWAGPosterior
 from lapwing.evaluation.baselines import PlainNetwork, Temperature
@@ -15,15 +19,22 @@ __all__ = [
     "AffineScaling",
     "DeepEnsemble",
     "DropoutNetwork",
+    "Energy",
     "Ensemble",
     "Entry",
+    "Mahalanobis",
+    "MahalanobisScore",
     "MatrixScaling",
     "MeanField",
     "MeanFieldPosterior",
     "MonteCarloDropout",
+    "NearestNeighbours",
+    "NeighbourScore",
     "PlainNetwork",
     "SWAGPosterior",
     "ScaledNetwork",
+    "Score",
+    "ScoredNetwork",
     "Task",
     "Temperature",
     "VectorScaling",
