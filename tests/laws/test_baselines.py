@@ -36,6 +36,7 @@ ENTRIES: dict[str, Callable[[], Entry]] = {
     "energy": lambda: lw.baselines.Energy(),
     "Mahalanobis": lambda: lw.baselines.Mahalanobis(),
     "nearest neighbours": lambda: lw.baselines.NearestNeighbours(),
+    "conformal sets": lambda: lw.baselines.ConformalSets(),
     "vector scaling": lambda: lw.baselines.VectorScaling(),
     "matrix scaling": lambda: lw.baselines.MatrixScaling(),
 }

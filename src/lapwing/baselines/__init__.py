@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from lapwing.baselines.conformal_intervals import ConformalIntervals, PredictionIntervals
+from lapwing.baselines.conformal_quantile import Coverage, conformal_quantile
+from lapwing.baselines.conformal_sets import ConformalSets, PredictionSets
 from lapwing.baselines.dropout import DropoutNetwork, MonteCarloDropout
 from lapwing.baselines.energy import Energy
 from lapwing.baselines.ensemble import DeepEnsemble, Ensemble
@@ -17,6 +20,9 @@ from lapwing.evaluation.task import Entry, Task
 __all__ = [
     "SWAG",
     "AffineScaling",
+    "ConformalIntervals",
+    "ConformalSets",
+    "Coverage",
     "DeepEnsemble",
     "DropoutNetwork",
     "Energy",
@@ -31,6 +37,8 @@ __all__ = [
     "NearestNeighbours",
     "NeighbourScore",
     "PlainNetwork",
+    "PredictionIntervals",
+    "PredictionSets",
     "SWAGPosterior",
     "ScaledNetwork",
     "Score",
@@ -38,4 +46,5 @@ __all__ = [
     "Task",
     "Temperature",
     "VectorScaling",
+    "conformal_quantile",
 ]
