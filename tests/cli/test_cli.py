@@ -83,9 +83,13 @@ def test_what_fit_saves_evaluate_scores(capsys: pytest.CaptureFixture[str], tune
     told = "at the prior that predicts" if tune == "none" else r"at prior precision \S+, \S+ in the last layer"
     assert re.search(f"^error bars +{told}", said, re.MULTILINE)
     cli.main(["evaluate", "theirs:setup", "mine/posterior.safetensors"])
-    scores = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
+    said = capsys.readouterr().out
+    assert re.search(rf"^error bars {told}", said, re.MULTILINE)
+    assert ("lower is wider" in said) == (tune != "none")
+    scores = dict(line.split()[:2] for line in said.splitlines())
     assert 0.5 < float(scores["accuracy"]) <= 1
     assert {"nll", "ece", "ood_auroc"} <= set(scores)
+    assert ("ood_unfamiliar" in scores) == (tune != "none")
     cli.main(["info", "mine/posterior.safetensors"])
     said = capsys.readouterr().out
     assert (

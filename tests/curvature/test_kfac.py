@@ -257,7 +257,7 @@ def test_what_few_examples_leave_empty_is_held_in_low_rank(sharing: Sharing, mon
         return found
 
     few, again = fit(3), fit(1)
-    monkeypatch.setattr(second_moments.MomentSum, "add", lambda self, moment: self.add_total(moment.total()))
+    monkeypatch.setattr(second_moments.MomentSum, "add", lambda self, moment, share: self.add_total(moment.total()))
     monkeypatch.setattr(second_moments, "decompose_nonzero", decompose)
     dense = fit(3)
     ranks = [block.bases[1].values.shape[-1] for block in factored(few) if block.bases[1].others]

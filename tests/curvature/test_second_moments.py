@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from lapwing.curvature.second_moments import MomentSum
@@ -29,6 +30,22 @@ def test_few_columns_are_kept_until_they_are_many() -> None:
         assert (moment.effort == 9 * 9**3) == (number > 0)  # from the second on as many as it has rows
     expected = sum(torch.einsum("npit,npjt->ij", x, x) for x in parts)
     torch.testing.assert_close(moment.total[0] if moment.total.ndim == 3 else moment.total, expected)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.1, False), (0.5, True), (None, True)])
+def test_columns_of_which_many_will_come_are_not_put_off(share: float | None, kept: bool) -> None:
+    """Two of nine rows, where all would be twenty or four; the same sum either way."""
+    parts = [normal(2, 1, 9, 1, seed=seed) for seed in range(5)]
+    moment = MomentSum(together=2)
+    for number, x in enumerate(parts):
+        moment.add(ColumnMoment(x), share)
+        if number == 0:
+            assert (moment.effort < 9 * 9**3) == kept
+    expected = sum(torch.einsum("npit,npjt->ij", x, x) for x in parts)
+    torch.testing.assert_close(moment.total, expected)
+    found = moment.decomposed
+    assert isinstance(found, Eigenbasis)
+    torch.testing.assert_close(found.matrix, expected)
 
 
 def test_effort_of_leading_pairs_grows_with_their_square() -> None:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from lapwing.curvature import sweep as sweep_module
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
-from lapwing.curvature.kinds import GGN, EmpiricalFisher, MCFisher
+from lapwing.curvature.kinds import GGN, EmpiricalFisher, MCFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, rows_at_once, sweep
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import DataError, ShapeError
+from lapwing.ground.progress import Bar
 from lapwing.jacobian.layers.capture import FEW
 from lapwing.jacobian.limits import Limits
 from lapwing.jacobian.network.network import Network
+from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Categorical, Gaussian
 from tests.cases import CASES
 from tests.curvature.naive import Known, known
@@ -54,6 +59,45 @@ def test_chunks_of_one_give_what_all_at_once_gives(name: str, structure: str) ->
     assert len(totals.parts) == 1 and len(parts.parts) == 4
     torch.testing.assert_close(single.operator.dense(), whole.operator.dense(), rtol=1e-9, atol=1e-11)
     assert single.partition == whole.partition
+
+
+class Multiplied(TorchDispatchMode):
+    """Counts the multiplications of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            left, right = args[-2:]
+            self.total += left.numel() * right.shape[-1]
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_is_left_is_told_by_units_of_as_much_work_as_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second backward pass on: no product of what it left is put off until there is more of it."""
+    model = nn.Sequential(nn.Linear(5, 700), nn.Tanh(), nn.Linear(700, 3)).double()
+    likelihood = Categorical(event_dim=1)
+    batches = [(torch.randn(8, 16, 5).double(), torch.randint(3, (8, 16))) for _ in range(2)]
+    network = Network.of(model)
+    known = surveyed(network, likelihood, Data(batches, like=network.like))
+    counted = Multiplied()
+    work = list[int]()
+
+    class Watched(Bar):
+        def update(self, units: int = 1, said: str | None = None) -> None:
+            work.append(counted.total)
+            super().update(units, said)
+
+    monkeypatch.setattr(sweep_module, "Bar", Watched)
+    with counted:
+        sweep(known, SampledGGN(8), KroneckerSum(network), generator=torch.Generator().manual_seed(0))
+    assert len(work) == 16
+    for done in range(1, 12):
+        told = (work[done] - work[0]) / done * (15 - done)
+        came = work[-1] - work[done]
+        assert came / 2 < told < 2 * came
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import lapwing as lw
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import Predictor, metrics
 from lapwing.ground.errors import ConfigError, DataError
+from lapwing.posteriors.knowledge import KnowledgeScale
 from tests.meter import Meter
 from tests.posterior_cases import Problem, labels, normal, problem, refused
 
@@ -75,6 +77,28 @@ class TestClasses:
         assert scores["ood_aupr"] == metrics.aupr(*sure) and scores["ood_fpr95"] == metrics.fpr95(*sure)
         plain = {name: value for name, value in scores.items() if not name.startswith("ood_")}
         assert plain == lw.evaluate(posterior, case.batches())
+
+    def test_how_unfamiliar_other_data_are_is_told_of_a_posterior_that_looked_at_familiar_inputs(self) -> None:
+        """The median share of these that are better known; batches change nothing."""
+        case, posterior = fit("categorical")
+        foreign = 5 * case.new
+        between = posterior.predict(foreign).epistemic.sort().values[[0, 2]] - 1e-3
+        tuned = replace(posterior, knowledge=KnowledgeScale(1.0, between.float(), held_out=False))
+        scores = lw.evaluate(tuned, case.batches(4), ood=foreign.split(2))
+        assert scores["ood_unfamiliar"] == float(tuned.predict(foreign).unfamiliar.median()) == 0.5
+        assert "better" in str(scores).splitlines()[-1] and "ood_unfamiliar" in str(scores)
+        assert "ood_unfamiliar" not in lw.evaluate(posterior, case.batches(4), ood=foreign)
+
+    def test_the_loader_is_split_as_that_of_the_fit_was(self) -> None:
+        """By name or by place; tensors need no splitting, and what is asked for comes first."""
+        x, y = normal(9, 3), labels(9, classes=2)
+        train = [{"these": x, "those": y}]
+        model = nn.Linear(3, 2).double()
+        posterior = lw.Laplace(lw.Categorical()).fit(model, train, unpack=lambda it: (it["these"], it["those"]))
+        plain = lw.evaluate(posterior, (x, y), ood=2 * x)
+        assert lw.evaluate(posterior, train, ood=[{"these": 2 * x, "those": y}]) == plain
+        swapped = lw.evaluate(posterior, [(y, x)], ood=[(y, 2 * x)], unpack=lambda it: (it[1], it[0]))
+        assert swapped == plain
 
     @pytest.mark.parametrize("name", ["tokens", "pixels"])
     def test_positions_count_as_examples(self, name: str) -> None:

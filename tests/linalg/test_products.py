@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lapwing.ground.precision import without_tf32
-from lapwing.linalg.products import add_product, outer_sum, product
+from lapwing.linalg.products import add_outer, add_product, mirror, outer_sum, product
 
 KINDS = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
@@ -26,6 +26,21 @@ def test_products_are_given_in_float64(generator: torch.Generator, dtype: torch.
     total = torch.ones(3, 4, dtype=torch.float64)
     add_product(total, left, right)
     torch.testing.assert_close(total, 1.0 + expected, rtol=rounding, atol=rounding)
+
+
+@KINDS
+def test_a_triangle_is_added_to_and_mirrored(generator: torch.Generator, dtype: torch.dtype) -> None:
+    """Tile by tile, of which the last is narrower."""
+    _, columns = operands(generator, dtype)
+    before = torch.randn(7, 7, generator=generator, dtype=torch.float64)
+    before = before + before.mT
+    total = before.clone()
+    for _ in range(2):
+        add_outer(total, columns, tile=3)
+    mirror(total, tile=3)
+    expected = before + 2.0 * columns.double() @ columns.double().mT
+    rounding = 20 * torch.finfo(dtype).eps
+    torch.testing.assert_close(total, expected, rtol=rounding, atol=rounding)
 
 
 def test_sums_of_products_in_float32_do_not_round_as_float32_does() -> None:

@@ -38,6 +38,7 @@ class TestAuto:
             assert operator is None or isinstance(posterior.curvature.operator, operator)
         words = ("Full(view='weights'", "Full(view='functions'", "KFAC(", "12 weights", "8 training outputs")
         assert all(word in caplog.text for word in words)
+        assert "inf" not in caplog.text and "max_" not in caplog.text  # limits that are none
 
     def test_few_data_and_many_weights_are_held_by_their_outputs(self) -> None:
         assert isinstance(fit(wide(1600), lw.Auto()), FunctionPosterior)

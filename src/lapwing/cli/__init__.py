@@ -74,13 +74,15 @@ def fit(
 
 
 def told_at(posterior: Any) -> str:
-    """At which prior its error bars are."""
-    if posterior.knowledge is None:
+    """At which prior its error bars are, the scale of knowledge where it has one."""
+    knowledge = getattr(posterior, "knowledge", None)
+    if knowledge is None:
         return "at the prior that predicts"
-    own = "; probabilities are the network's own" if posterior.knowledge.certain else ""
+    own = "; probabilities are the network's own" if knowledge.certain else ""
     precisions = posterior.prior_precisions
     least = "" if len(precisions) == 1 else "at least "
-    return f"at prior precision {least}{posterior.knowledge.in_words(float(precisions.min()))}{own}"
+    words = f"{least}{knowledge.in_words(float(precisions.min()))}"
+    return f"at prior precision {words} (1 / weight², lower is wider){own}"
 
 
 def evaluate(setup: str, posterior: Path, /) -> None:
@@ -94,6 +96,7 @@ def evaluate(setup: str, posterior: Path, /) -> None:
     loaded = loaded_for(posterior, task)
     scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
     say(str(scores))
+    say(f"error bars {told_at(loaded)}")
 
 
 def health(setup: str, posterior: Path, /, *, out: Path = Path("runs/health")) -> None:

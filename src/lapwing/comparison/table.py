@@ -108,6 +108,13 @@ COLUMNS = (
         tabled=False,
     ),
     Column(
+        "ood_unfamiliar",
+        "unfamiliar, of foreign",
+        "higher",
+        ".3f",
+        "share of familiar examples that are better known than the median foreign one",
+    ),
+    Column(
         "evidence",
         "log evidence, nats",
         "neither",

@@ -8,6 +8,7 @@ import torch
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries
+from lapwing.curvature.second_moments import Share
 from lapwing.ground.data.sources import Data
 from lapwing.ground.precision import DOUBLE, Precision, wide_like
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
@@ -63,8 +64,14 @@ class DenseSum:
                 self._total[row[:, None], later] -= block
                 self._total[later[:, None], row] -= block.mT
 
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
-        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block."""
+    def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
+        """Take in the factors of one block of cotangents of one chunk, ``again`` after the chunk's first block.
+
+        Args:
+            factors: The factors.
+            again: Whether the chunk's inputs came with an earlier block.
+            share: What they are of everything that will come, where that is known.
+        """
         rows = self._precision.operand(jacobian_rows(self._network, factors).flatten(0, 1))
         add_product(self._total, rows.mT, rows)
 

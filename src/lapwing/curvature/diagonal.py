@@ -8,6 +8,7 @@ import torch
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import Entries
+from lapwing.curvature.second_moments import Share
 from lapwing.ground.data.sources import Data
 from lapwing.jacobian.layers.base import Factor, square_sums
 from lapwing.jacobian.layers.linear import OuterProducts
@@ -41,7 +42,7 @@ class DiagonalSum:
         matrix = (diagonal.mT @ squares)[None]
         self._total += self._network.joined([(head.names, head.flat(matrix))])
 
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+    def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
         """Take in the factors of one block of cotangents of one chunk."""
         self._total += square_sums(self._network, factors)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.last_layer.outputs import TOGETHER, Entries, OutputSum
-from lapwing.curvature.second_moments import MomentSum, decompose_all, decompose_dealt
+from lapwing.curvature.second_moments import MomentSum, Share, decompose_all, decompose_dealt
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.precision import DOUBLE, Precision
@@ -93,24 +93,26 @@ class KroneckerSum:
         self._outputs: OutputSum | None = None
         """``sum B``, which stands for the gradients where one layer makes the outputs."""
 
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+    def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
+        of_examples = None if share is None else share.examples
+        of_cotangents = None if share is None else share.cotangents
         for part in self._parts(factors):
             gradients = part.gradient_moment(self._sharing, self._precision)
             if gradients is None:
-                self._add_without_product(part)
+                self._add_without_product(part, of_cotangents)
                 continue
-            self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients)
+            self._gradients.setdefault(part.names, self._sum(self._rank)).add(gradients, of_cotangents)
             if not again:
-                self._add_inputs(part)
+                self._add_inputs(part, of_examples)
 
-    def _add_without_product(self, factor: Factor) -> None:
+    def _add_without_product(self, factor: Factor, share: float | None) -> None:
         """Take in ``Jᵀ J`` of a block that is no Kronecker product, or beyond so many weights its diagonal."""
         total = self._exact.setdefault(factor.names, self._sum(None))
         if len(self._index[factor.names]) > self._largest:
             total.add_total(factor.wide_square_sum())
         else:
-            total.add(RowMoment(factor.rows().flatten(0, 1), precision=self._precision))
+            total.add(RowMoment(factor.rows().flatten(0, 1), precision=self._precision), share)
 
     def add_outputs(self, head: OuterProducts, entries: Entries) -> None:
         """Take in one chunk of a head, whose gradient is the identity; see ``DenseSum``."""
@@ -128,11 +130,11 @@ class KroneckerSum:
                     self._index[part.names] = block_index(part, self._network)
                 yield part
 
-    def _add_inputs(self, factor: Factor) -> None:
+    def _add_inputs(self, factor: Factor, share: float | None = None) -> None:
         """Take in the inputs of one layer, and how many."""
         inputs = factor.input_moment(self._sharing, self._precision)
         assert inputs is not None
-        self._inputs.setdefault(factor.names, self._sum(self._rank)).add(inputs)
+        self._inputs.setdefault(factor.names, self._sum(self._rank)).add(inputs, share)
         self._count[factor.names] += inputs.count
 
     def share(self, data: Data) -> None:

@@ -20,6 +20,9 @@ Outputs: TypeAlias = Float[Tensor, "n *event c"]
 
 Blocks: TypeAlias = Iterator[Float[Tensor, "k n *event c"]]
 
+NUMBERS = 2**24
+"""Numbers of the draws that are made at a time, where one of a chunk has fewer."""
+
 
 @dataclass(frozen=True)
 class Curvature(abc.ABC):
@@ -105,14 +108,16 @@ class Drawn(Curvature):
     @final
     def cotangents(self, likelihood: Likelihood, f: Outputs, y: Tensor, generator: Generator | None = None) -> Blocks:
         """Draws, so many at a time."""
-        for start in range(0, self.samples, COLUMNS):
-            size = min(COLUMNS, self.samples - start)
-            yield self._draws(likelihood, f, y, size, generator) / self.samples**0.5
+        most = max(1, min(COLUMNS, NUMBERS // max(1, f.numel())))
+        sizes = [min(most, self.samples - start) for start in range(0, self.samples, most)]
+        for draws in self._draws(likelihood, f, y, sizes, generator):
+            yield draws / self.samples**0.5
 
     @abc.abstractmethod
     def _draws(
-        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
-    ) -> Float[Tensor, "size n *event c"]: ...
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, sizes: list[int], generator: Generator | None
+    ) -> Blocks:
+        """So many draws, block by block."""
 
     @final
     def width(self, outputs: int) -> int:
@@ -137,11 +142,12 @@ class MCFisher(Drawn):
     """
 
     def _draws(
-        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
-    ) -> Float[Tensor, "size n *event c"]:
-        draws = [likelihood.draw(f, generator=generator) for _ in range(size)]
-        scores = torch.stack([likelihood.score(f, keep_ignored(draw, y)) for draw in draws])
-        return scores / likelihood.weight**0.5
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, sizes: list[int], generator: Generator | None
+    ) -> Blocks:
+        for size in sizes:
+            draws = [likelihood.draw(f, generator=generator) for _ in range(size)]
+            scores = torch.stack([likelihood.score(f, keep_ignored(draw, y)) for draw in draws])
+            yield scores / likelihood.weight**0.5
 
 
 @final
@@ -155,21 +161,32 @@ class SampledGGN(Drawn):
     """
 
     def _draws(
-        self, likelihood: Likelihood, f: Tensor, y: Tensor, size: int, generator: Generator | None
-    ) -> Float[Tensor, "size n *event c"]:
-        entries = likelihood.hessian_entries(f, y)
-        if entries is None:
+        self, likelihood: Likelihood, f: Tensor, y: Tensor, sizes: list[int], generator: Generator | None
+    ) -> Blocks:
+        if likelihood.hessian_entries(f[:0], y[:0]) is None:
             root = likelihood.root(f, y)
-            noise = probes.gaussian((size, *root.shape[:-2], root.shape[-1], 1), like=root, generator=generator)
-            return (root @ noise).squeeze(-1)
-        diagonal, beside = entries
-        noise = probes.gaussian((size, *f.shape), like=f, generator=generator)
-        if beside is None:
-            return diagonal.sqrt().to(f) * noise
-        root = (diagonal + beside.square()).sqrt().to(f)  # of diag(p), of which B is what p pᵀ leaves
-        beside = beside.to(f)
-        seen = (beside / root).nan_to_num(0.0)
-        return root * noise - beside * (seen * noise).sum(-1, keepdim=True)
+            for size in sizes:
+                noise = probes.gaussian((size, *root.shape[:-2], root.shape[-1], 1), like=root, generator=generator)
+                yield (root @ noise).squeeze(-1)
+            return
+        root, outer = _diagonal_and_outer(likelihood, f, y)
+        projection = None if outer is None else (outer / root).nan_to_num(0.0)
+        for size in sizes:
+            noise = probes.gaussian((size, *f.shape), like=f, generator=generator)
+            draws = root * noise
+            if outer is not None and projection is not None:
+                draws -= outer * (projection * noise).sum(-1, keepdim=True)
+            yield draws
+
+
+def _diagonal_and_outer(likelihood: Likelihood, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The root of a diagonal, and v where B is what v vᵀ leaves of it: p, for the diagonal of p."""
+    entries = likelihood.hessian_entries(f, y)
+    assert entries is not None
+    diagonal, outer = entries
+    if outer is None:
+        return diagonal.sqrt().to(f), None
+    return (diagonal + outer.square()).sqrt().to(f), outer.to(f)
 
 
 @final

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.distributed as dist
@@ -16,10 +16,13 @@ from lapwing.ground.progress import Bar
 from lapwing.jacobian.layers.moments import Moment
 from lapwing.linalg import FunctionOperator, nystrom
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose_nonzero, decompose_root
-from lapwing.linalg.products import outer_sum
+from lapwing.linalg.products import add_outer, mirror, outer_sum
 
 LARGE = 3
 """Rows to an eigenpair from which finding some pairs takes about half of the time of finding all, or less."""
+
+TOGETHER = 256
+"""Columns from which multiplying them keeps a processor at its peak."""
 
 DECOMPOSED = 9
 """Multiplications that all eigenpairs of m rows take, over m³."""
@@ -35,29 +38,58 @@ These are factorisations of tall blocks, whose rate is a fifth of that of an eig
 
 
 @final
+class Share(NamedTuple):
+    """What some cotangents of some examples are of everything that a sweep adds up.
+
+    Args:
+        examples: Of all examples, those of the chunk.
+        cotangents: Of the cotangents of all examples, these.
+    """
+
+    examples: float
+    cotangents: float
+
+
+@final
 class MomentSum:
-    """``sum x xᵀ``: the columns x themselves, as long as there are at most half as many as they have rows.
+    """``sum x xᵀ``: the columns x themselves, where there are at most half as many as they have rows.
+
+    Where it is known that there will be more, a few are multiplied at a time: put off until they are too many, what
+    they take would be missing from the seconds by which the rest of the sweep is told.
 
     Args:
         rank: Eigenpairs kept of a matrix with ``LARGE`` times as many rows or more; ``None`` keeps all of all.
         epsilon: Relative rounding of the products that are added up; ``None`` for that of float64.
+        together: Columns that are multiplied at a time, at least, where it is known that there will be many.
     """
 
-    def __init__(self, rank: int | None = None, epsilon: float | None = None) -> None:
+    def __init__(self, rank: int | None = None, epsilon: float | None = None, together: int = TOGETHER) -> None:
         self._rank = rank
         self._epsilon = epsilon
+        self._together = together
         self._columns: list[Tensor] = []
         self.cut = False
         """Whether it was decomposed into its leading eigenpairs alone."""
         self._total: Tensor | None = None
+        self._triangular = False
+        """Whether what stands above the diagonal of the total is missing."""
 
-    def add(self, moment: Moment) -> None:
-        """Take in columns: themselves where they are few, to be multiplied when they have become many, or their sum."""
+    def add(self, moment: Moment, share: float | None = None) -> None:
+        """Take in columns: themselves where they are few, to be multiplied when they have become many, or their sum.
+
+        Args:
+            moment: The columns.
+            share: Of all that will come, these with all; ``None`` where that is not known.
+        """
         if not moment.few:
             self.add_total(moment.total())
             return
-        self._columns.append(moment.columns())
-        if 2 * sum(x.shape[1] for x in self._columns) > len(self._columns[0]):
+        columns = moment.columns()
+        self._columns.append(columns)
+        most = len(columns) // 2
+        if share is not None and columns.shape[1] > share * most:
+            most = min(most, self._together - 1)
+        if sum(x.shape[1] for x in self._columns) > most:
             self._multiply()
 
     def add_total(self, total: Tensor) -> None:
@@ -69,6 +101,9 @@ class MomentSum:
         """The sum, written down: what other processes have is added to it in place."""
         self._multiply()
         assert self._total is not None
+        if self._triangular:
+            mirror(self._total.view(self._total.shape[-2:]))
+            self._triangular = False
         return self._total
 
     def take(self, known: Eigenbasis) -> None:
@@ -78,10 +113,15 @@ class MomentSum:
         self.cut = known.error > 0
 
     def _multiply(self) -> None:
-        if self._columns:
-            x = torch.cat(self._columns, 1)
-            self._columns = []
-            self.add_total(outer_sum(x))
+        if not self._columns:
+            return
+        x = torch.cat(self._columns, 1)
+        self._columns = []
+        if self._total is None:
+            self._total = outer_sum(x)
+        else:
+            add_outer(self._total.view(len(x), len(x)), x)
+            self._triangular = True
 
     @property
     def effort(self) -> int:
@@ -106,8 +146,7 @@ class MomentSum:
         """The sum by its eigenvalues and eigenvectors, which take its place; where it is diagonal, its entries."""
         if self._total is None:
             return decompose_root(torch.cat(self._columns, 1))
-        self._multiply()
-        total = self._total
+        total = self.total
         self._total = None
         rows = total.shape[-1]
         if total.ndim == 1:

@@ -14,6 +14,7 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, Outputs
+from lapwing.curvature.second_moments import Share
 from lapwing.ground.progress import Bar
 from lapwing.jacobian.model import Model
 from lapwing.likelihoods import Likelihood
@@ -57,7 +58,8 @@ def sweep(model: Model, curvature: Curvature, total: Accumulator, *, generator: 
             done = 0
             for block in curvature.cotangents(likelihood, f, y, generator=generator):
                 for cotangents in block.split(size):
-                    total.add(forward.factors(cotangents), again=done > 0)
+                    share = share_of(len(f), len(cotangents), each, bar.total)
+                    total.add(forward.factors(cotangents), again=done > 0, share=share)
                     done += len(cotangents)
                     bar.update(len(f) * len(cotangents))
             each = done
@@ -76,6 +78,22 @@ def total_of(model: Model, data: Fold, each: int) -> int | None:
     if not length_hint(model.data.source):
         return None
     return each * max(model.data.about(data.batch), sum(part.examples for part in data.parts))
+
+
+def share_of(examples: int, cotangents: int, each: int, total: int | None) -> Share | None:
+    """What a block of cotangents is of all of them; ``None`` where nobody says how many there are.
+
+    Args:
+        examples: Of the chunk.
+        cotangents: Of the block.
+        each: Cotangents of an example.
+        total: Those of all examples.
+
+    Example:
+        >>> share_of(8, 1, 16, 1024)
+        Share(examples=0.125, cotangents=0.0078125)
+    """
+    return None if total is None else Share(examples * each / total, examples * cotangents / total)
 
 
 def entries(likelihood: Likelihood, f: Outputs, y: Tensor) -> Iterator[tuple[Outputs, Outputs | None]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from inspect import Parameter, signature
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lapwing import metrics
 from lapwing.ground.data.inputs import Inputs
-from lapwing.ground.data.sources import Batch, Data, Source, Unpack, inputs_of
+from lapwing.ground.data.sources import Batch, Data, Source, Unpack, inputs_of, unpack_for
 from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, check_kind
 from lapwing.ground.progress import working
@@ -34,6 +35,16 @@ class Predictor(Protocol):
         ...
 
 
+@runtime_checkable
+class Unpacks(Protocol):
+    """A predictor that was fitted by a loader."""
+
+    @property
+    def unpack(self) -> Unpack | None:
+        """How its elements were split."""
+        ...
+
+
 @default_device_aside()
 def evaluate(
     predictor: Predictor,
@@ -50,7 +61,7 @@ def evaluate(
         predictor: A posterior, or a baseline such as ``PlainNetwork(model)``.
         data: Held-out data: a loader, or a pair of tensors.
         ood: Data from elsewhere, or their inputs alone; targets are ignored.
-        unpack: Splits one element of a loader.
+        unpack: Splits one element of a loader; ``None`` for that of the fit, where the predictor was fitted.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
         **options: Passed on to ``predict``, such as ``link="mc"`` for a posterior; a baseline takes none.
 
@@ -62,7 +73,8 @@ def evaluate(
         Counts: ``nll``, ``rmse`` and ``picp``. Many labels: ``nll``. They are what the predictive distribution's own
         ``scores`` says, of all batches together. With ``ood`` also ``ood_auroc``, ``ood_aupr`` and ``ood_fpr95``: by
         ``epistemic`` of a tuned posterior, which has a scale of knowledge, by ``strangeness`` of a baseline that has
-        such a score, else by ``uncertainty``.
+        such a score, else by ``uncertainty``. Of a posterior with such a scale ``ood_unfamiliar`` too, the median of
+        ``unfamiliar``.
 
     Raises:
         ConfigError: If ``predict`` has no such option.
@@ -83,12 +95,14 @@ def evaluate(
         if ood is None and "epistemic" in predict_options(predictor):
             options = {"epistemic": False, **options}
         terms, familiar, kind = gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
-        foreign = None if ood is None else _strangeness_of(predictor, ood, unpack, options)
+        foreign = None if ood is None else _foreign(predictor, ood, unpack, options)
     scores = kind.scores_of(terms)
     if foreign is not None:
-        scores["ood_auroc"] = metrics.auroc(familiar, foreign)
-        scores["ood_aupr"] = metrics.aupr(familiar, foreign)
-        scores["ood_fpr95"] = metrics.fpr95(familiar, foreign)
+        scores["ood_auroc"] = metrics.auroc(familiar, foreign.strangeness)
+        scores["ood_aupr"] = metrics.aupr(familiar, foreign.strangeness)
+        scores["ood_fpr95"] = metrics.fpr95(familiar, foreign.strangeness)
+        if foreign.unfamiliar is not None:
+            scores["ood_unfamiliar"] = float(foreign.unfamiliar.median())
     return scores
 
 
@@ -114,7 +128,7 @@ def gathered(
     columns: dict[str, list[Tensor]] = {}
     familiar: list[Tensor] = [torch.zeros(0)]
     kind: type[Predictive] = Predictive
-    for batch in Data(data, unpack=unpack):
+    for batch in Data(data, unpack=unpack_for(data, unpack, unpack_of_fit(predictor))):
         prediction = predictor.predict(batch.inputs, **options)
         kind = type(prediction)
         targets = predictor.likelihood.targets_of(prediction, batch.targets)
@@ -128,20 +142,49 @@ def gathered(
     return {name: torch.cat(parts) for name, parts in columns.items()}, torch.cat(familiar), kind
 
 
-def _strangeness_of(
+@final
+@dataclass(frozen=True, eq=False)
+class Foreign:
+    """What a predictor says of inputs from elsewhere, on the CPU.
+
+    Args:
+        strangeness: See ``strangeness``.
+        unfamiliar: ``Predictive.unfamiliar``; ``None`` of a predictor that has not looked at familiar inputs.
+    """
+
+    strangeness: Tensor
+    unfamiliar: Tensor | None
+
+
+def _foreign(
     predictor: Predictor, inputs: Source | Inputs, unpack: Unpack | None, options: Mapping[str, Any]
-) -> Tensor:
-    """How strange each input is, on the CPU."""
-    found = [strangeness(predictor.predict(x, **options)) for x in inputs_of(inputs, unpack)]
-    return torch.cat([each.flatten().cpu() for each in found])
+) -> Foreign:
+    """What a predictor says of inputs from elsewhere, batch by batch."""
+    strange = list[Tensor]()
+    unfamiliar = list[Tensor]()
+    for x in inputs_of(inputs, unpack_for(inputs, unpack, unpack_of_fit(predictor))):
+        prediction = predictor.predict(x, **options)
+        strange.append(strangeness(prediction).flatten().cpu())
+        if has_scale(prediction):
+            unfamiliar.append(prediction.unfamiliar.flatten().cpu())
+    return Foreign(torch.cat(strange), torch.cat(unfamiliar) if unfamiliar else None)
+
+
+def unpack_of_fit(predictor: Predictor) -> Unpack | None:
+    """How the elements were split of the loader that a predictor was fitted by, if it was."""
+    return predictor.unpack if isinstance(predictor, Unpacks) else None
 
 
 def strangeness(prediction: Predictive) -> Tensor:
     """By what foreign inputs are told: a score of its own, what is not known on a scale of its own, or uncertainty."""
     if prediction.strangeness is not None:
         return prediction.strangeness
-    scaled = prediction.knowledge is not None and prediction.knowledge.familiar is not None
-    return prediction.epistemic if scaled else prediction.uncertainty
+    return prediction.epistemic if has_scale(prediction) else prediction.uncertainty
+
+
+def has_scale(prediction: Predictive) -> bool:
+    """Whether a prediction is of a predictor that looked at familiar inputs: one that was tuned."""
+    return prediction.knowledge is not None and prediction.knowledge.familiar is not None
 
 
 def predict_options(predictor: Predictor) -> list[str]:

@@ -49,6 +49,40 @@ def outer_sum(x: Float[Tensor, "*p m n"], tile: int = TILE) -> Float[Tensor, "*p
     return total
 
 
+def add_outer(total: Float[Tensor, "m m"], x: Float[Tensor, "m n"], tile: int = TILE) -> None:
+    """Adds ``Σ x xᵀ`` to a matrix of float64, in its place, up to its diagonal alone; see ``mirror``.
+
+    Args:
+        total: What it is added to; what stands above its diagonal means nothing afterwards.
+        x: The columns.
+        tile: Rows of the result made at a time.
+    """
+    for start in range(0, len(total), tile):
+        stop = min(start + tile, len(total))
+        add_product(total[start:stop, :stop], x[start:stop], x[:stop].mT)
+
+
+def mirror(total: Float[Tensor, "m m"], tile: int = TILE) -> None:
+    """Writes what stands below the diagonal of a matrix above it too.
+
+    Args:
+        total: The matrix, which is written to.
+        tile: Rows copied at a time.
+
+    Example:
+        >>> import torch
+        >>> total = torch.tensor([[1.0, 9.0], [2.0, 3.0]])
+        >>> mirror(total)
+        >>> total.tolist()
+        [[1.0, 2.0], [2.0, 3.0]]
+    """
+    for start in range(0, len(total), tile):
+        stop = min(start + tile, len(total))
+        total[:start, start:stop] = total[start:stop, :start].mT
+        own = total[start:stop, start:stop]
+        own.copy_(own.tril() + own.tril(-1).mT)
+
+
 def add_product(total: Float[Tensor, "m k"], left: Float[Tensor, "m n"], right: Float[Tensor, "n k"]) -> None:
     """Adds ``left @ right`` to a matrix of float64, in its place; see ``product``."""
     if left.dtype == WIDE:

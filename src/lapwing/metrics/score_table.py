@@ -40,6 +40,7 @@ MEANINGS = {
     "ood_auroc": "foreign examples told from familiar ones, 0.5 is chance, higher is better",
     "ood_aupr": "average precision of foreign examples, their share is chance, higher is better",
     "ood_fpr95": "share of familiar examples taken for foreign where 95 % of those are found, lower is better",
+    "ood_unfamiliar": "share of familiar examples better known than the median foreign one, higher is better",
 }
 """The unit of each score, and which way it is better."""
 

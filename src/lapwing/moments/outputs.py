@@ -19,6 +19,7 @@ from lapwing.ground.precision import wide, wide_like
 from lapwing.ground.results import Shown
 from lapwing.moments.contrasts import FACTORISED, RATE, contrast_root
 from lapwing.moments.marginals import GaussianMarginals, check_overflow, log_normal_covariance
+from lapwing.moments.roots import covariance_root
 from lapwing.moments.rounding import clamp_rounding
 
 Averaged: TypeAlias = tuple[Tensor, Tensor | None]
@@ -59,7 +60,7 @@ class Normal(Shown, GaussianMarginals):
         return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     def root(self) -> Float[Tensor, "*batch c r"]:
-        """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
+        """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or a square.
 
         Raises:
             NumericalError: If the covariance is indefinite beyond rounding, or not finite.
@@ -126,10 +127,7 @@ class Normal(Shown, GaussianMarginals):
         if self.factor is not None and self.factor.shape[-1] <= self.matrix.shape[-1]:
             return self.factor
         _ = self.variance  # refuses what is no variance
-        double = wide(self.matrix)
-        values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
-        roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
-        root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
+        root = covariance_root(self.matrix).to(self.covariance)
         return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:

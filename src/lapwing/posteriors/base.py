@@ -437,6 +437,11 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return self.model.source
 
     @property
+    def unpack(self) -> Unpack | None:
+        """See ``Capabilities``."""
+        return None if self.data is None else self.data.unpack
+
+    @property
     def training(self) -> Linearisation:
         """The network made linear, with the data it was trained on, the likelihood as it was fitted.
 

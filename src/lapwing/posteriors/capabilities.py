@@ -116,6 +116,11 @@ class Capabilities:
         return None
 
     @property
+    def unpack(self) -> Unpack | None:
+        """How the elements of the loader were split that it was fitted by; ``None`` where that is not known."""
+        return None
+
+    @property
     def stored_draws(self) -> int | None:
         """Draws of the weights that there are; ``None`` where as many can be made as are asked for."""
         return None if self.draw_noise is None else self.draw_noise.prior.shape[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -91,8 +91,8 @@ class Full(Structure):
     """
 
     view: View = "auto"
-    max_bytes: int = 2**32
-    max_flops: float = math.inf
+    max_bytes: int = field(default=2**32, repr=False)
+    max_flops: float = field(default=math.inf, repr=False)
 
     def __post_init__(self) -> None:
         check_option("view", self.view, get_args(View))

@@ -153,6 +153,36 @@ def test_tokens_are_mixed_behind_their_embedding(structure: str) -> None:
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
+def test_a_table_that_is_a_head_too_is_mixed_where_examples_are_vectorised(caplog: pytest.LogCaptureFixture) -> None:
+    """As that of one-hot vectors; nothing is done example by example, and nothing said of it."""
+
+    class Tied(nn.Module):
+        def __init__(self, one_hot: bool) -> None:
+            super().__init__()
+            self.one_hot = one_hot
+            self.embed = nn.Embedding(5, 4)
+            self.between = nn.Linear(4, 4)
+            self.shift = nn.Parameter(torch.zeros(5))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            h = ids @ self.embed.weight if self.one_hot else self.embed(ids)
+            return self.between(h).tanh() @ self.embed.weight.T + self.shift
+
+    recipe = lw.Laplace(lw.Categorical(event_dim=1), structure=lw.Diagonal())
+    ids = torch.randint(5, (8, 3), generator=torch.Generator().manual_seed(3))
+    posterior = recipe.fit(seeded(lambda: Tied(one_hot=False)), (ids, (ids + 1) % 3))
+    assert "embed.weight" in posterior.model.survey.without_factors
+    one_hot = nn.functional.one_hot(ids, 5).double()
+    other = recipe.fit(seeded(lambda: Tied(one_hot=True)), (one_hot, (ids + 1) % 3))
+    caplog.set_level("INFO")
+    with blending(posterior) as mix:
+        (found,) = posterior.outputs_each(mix(ids[:4], ids[4:], 0.7), [posterior])
+    assert "vectorise" not in caplog.text
+    (expected,) = other.outputs_each(0.7 * one_hot[:4] + 0.3 * one_hot[4:], [other])
+    torch.testing.assert_close(found.mean, expected.mean)
+    torch.testing.assert_close(found.covariance, expected.covariance)
+
+
 def test_tokens_that_do_not_reach_their_embedding_in_pairs_are_not_mixed() -> None:
     """Sequences of two lengths make no pairs, nor do tokens that the network cuts before it embeds them."""
 

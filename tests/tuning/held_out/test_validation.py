@@ -119,6 +119,15 @@ class TestSearch:
         unpack = {"unpack": lambda e: (e["a"], e["b"])}
         assert lw.tune(posterior, lw.Validation([{"a": x, "b": y}], bounds=NARROW, **unpack)).trace == plain.trace
 
+    def test_unpacks_as_the_fit_did(self) -> None:
+        """Of a loader; a pair of tensors needs none."""
+        case = problem("categorical")
+        recipe = lw.Laplace(case.likelihood, structure=lw.KFAC())
+        posterior = recipe.fit(case.model, [{"a": case.x, "b": case.y}], unpack=lambda e: (e["a"], e["b"]))
+        x, y = held_out(case)
+        by_name, by_place = (lw.tune(posterior, data) for data in ([{"a": x, "b": y}], (x, y)))
+        assert by_name.trace == by_place.trace
+
 
 class TestTemperature:
     @pytest.mark.parametrize("scale", [0.2, 1.0, 9.0], ids=["timid", "trained", "bold"])

@@ -85,7 +85,7 @@ class Data:
     _counted: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.source, Tensor | Mapping) or is_array(self.source)
+        whole = is_whole(self.source)
         one_batch = self.unpack is None and whole  # whose rows and keys are no batches
         readable = not one_batch and any(hasattr(self.source, name) for name in ("__iter__", "__getitem__"))
         if not readable:
@@ -194,7 +194,7 @@ def inputs_of(source: Source | Inputs, unpack: Unpack | None = None) -> Iterator
         >>> [x.shape for x in inputs_of([torch.zeros(3, 2), (torch.ones(1, 2), torch.ones(1))])]
         [torch.Size([3, 2]), torch.Size([1, 2])]
     """
-    whole = isinstance(source, Tensor | Mapping) or is_array(source)
+    whole = is_whole(source)
     if unpack is None and whole and "labels" not in (source if isinstance(source, Mapping) else ()):
         inputs = as_inputs(source)
         yield from (part for _, part in chunks(inputs, PAIR_BATCH))
@@ -225,6 +225,32 @@ def as_users_code(source: Iterable[Any]) -> Iterator[Any]:
             except StopIteration:
                 return
         yield element
+
+
+def unpack_for(source: Source | Inputs, asked: Unpack | None, fitted: Unpack | None) -> Unpack | None:
+    """How the elements of a loader are split: as asked for, else as those of the training data were.
+
+    Args:
+        source: The loader; a pair of tensors and tensors alone need no splitting.
+        asked: ``unpack=`` of the call; ``None`` where it was left out.
+        fitted: That of the fit.
+
+    Example:
+        >>> import torch
+        >>> def labelled(element): return element["x"], element["y"]
+        >>> unpack_for([{"x": torch.zeros(3, 2), "y": torch.ones(3)}], None, labelled) is labelled
+        True
+        >>> unpack_for((torch.zeros(3, 2), torch.ones(3)), None, labelled) is None
+        True
+    """
+    if asked is not None or is_pair(source) or is_whole(source):
+        return asked
+    return fitted
+
+
+def is_whole(source: Any) -> bool:
+    """Whether ``source`` is one batch rather than a loader of them: its rows or keys are no batches."""
+    return isinstance(source, Tensor | Mapping) or is_array(source)
 
 
 def is_pair(source: Any) -> bool:

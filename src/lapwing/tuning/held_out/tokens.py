@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lapwing.ground.data.inputs import Inputs, count, over_tensors, take
 from lapwing.ground.data.sources import Data
+from lapwing.jacobian.network.serving import transformed
 from lapwing.posteriors import Posterior
 from lapwing.tuning.held_out.examples import Key, entries
 
@@ -31,11 +32,13 @@ class TokenPairs:
     Args:
         module: The network.
         axes: Axes of each entry of its inputs that an embedding reads, by the key of the entry.
+        readers: Embeddings that read one of these entries and nothing else, by its key.
     """
 
-    def __init__(self, module: nn.Module, axes: Mapping[Key, int]) -> None:
+    def __init__(self, module: nn.Module, axes: Mapping[Key, int], readers: Mapping[nn.Embedding, Key]) -> None:
         self.module = module
         self.axes = dict(axes)
+        self.readers = dict(readers)
         self.share = 1.0
         self.now = threading.local()
 
@@ -70,34 +73,43 @@ class TokenPairs:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The first example of each pair, which the network reads; both are noted for its embeddings."""
-        pairs: list[tuple[Tensor, Tensor]] = []
+        pairs: dict[Key, tuple[Tensor, Tensor]] = {}
 
         def first(key: Key, value: Any) -> Any:
             if key not in self.axes or not isinstance(value, Tensor) or value.ndim != self.axes[key] + 1:
                 return value
             one = value[:, 0].contiguous()
             other = value[:, 1].contiguous()
-            pairs.append((one, other))
+            pairs[key] = (one, other)
             return one
 
         self.now.pairs = pairs
         positional = tuple(first(place, value) for place, value in enumerate(args))
         return positional, {name: first(name, value) for name, value in kwargs.items()}
 
-    def _both(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
-        other = self._partner(args[0])
+    def _both(self, module: nn.Embedding, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        other = self._partner(module, args[0])
         return None if other is None else (torch.stack([args[0], other], 1),)
 
-    def _mixture(self, module: nn.Module, args: tuple[Tensor], output: Tensor) -> Tensor | None:
+    def _mixture(self, module: nn.Embedding, args: tuple[Tensor], output: Tensor) -> Tensor | None:
         both = args[0]
-        if both.ndim < 2 or both.shape[1] != 2 or self._partner(both[:, 0]) is None:
+        if both.ndim < 2 or both.shape[1] != 2 or self._partner(module, both[:, 0]) is None:
             return None
         return self.share * output[:, 0] + (1 - self.share) * output[:, 1]
 
-    def _partner(self, tokens: Tensor) -> Tensor | None:
-        """What is beside these tokens, if they are the first of pairs; not where they were cut or moved before."""
-        pairs: list[tuple[Tensor, Tensor]] = getattr(self.now, "pairs", [])
-        return next((other for one, other in pairs if same_tensor(one, tokens)), None)
+    def _partner(self, module: nn.Embedding, tokens: Tensor) -> Tensor | None:
+        """What is beside these tokens, if they are the first of pairs; not where they were cut or moved before.
+
+        Tokens that ``torch.func`` vectorises over cannot be compared: there counts what the embedding has always read.
+        """
+        pairs: dict[Key, tuple[Tensor, Tensor]] = getattr(self.now, "pairs", {})
+        if not transformed():
+            return next((other for one, other in pairs.values() if same_tensor(one, tokens)), None)
+        key = self.readers.get(module)
+        if key not in pairs:
+            return None
+        one, other = pairs[key]
+        return other if one.shape == tokens.shape else None
 
 
 def pairs_of_tokens(posterior: Posterior, data: Data) -> TokenPairs | None:
@@ -117,18 +129,25 @@ def pairs_of_tokens(posterior: Posterior, data: Data) -> TokenPairs | None:
         return None
     few = take(next(iter(data)).inputs, slice(0, FEW))
     read = tokens_read(posterior, few)
-    axes = {
-        key: value.ndim for key, value in entries(few).items() if any(same_tensor(value, tokens) for tokens in read)
-    }
-    return TokenPairs(module, axes) if axes else None
+    axes: dict[Key, int] = {}
+    readers: dict[nn.Embedding, Key] = {}
+    for key, value in entries(few).items():
+        for table, given in read.items():
+            own = [same_tensor(value, tokens) for tokens in given]
+            if any(own):
+                axes[key] = value.ndim
+            if all(own):
+                readers.setdefault(table, key)
+    return TokenPairs(module, axes, readers) if axes else None
 
 
-def tokens_read(posterior: Posterior, inputs: Inputs) -> list[Tensor]:
-    """What the embeddings of a network are given when it reads some inputs."""
-    read: list[Tensor] = []
+def tokens_read(posterior: Posterior, inputs: Inputs) -> dict[nn.Embedding, list[Tensor]]:
+    """What each embedding of a network is given when it reads some inputs, if it is given anything."""
+    read: dict[nn.Embedding, list[Tensor]] = {}
 
-    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
-        read.extend(value for value in args[:1] if isinstance(value, Tensor))
+    def note(module: nn.Embedding, args: tuple[Any, ...]) -> None:
+        if args and isinstance(args[0], Tensor):
+            read.setdefault(module, []).append(args[0])
 
     handles = [table.register_forward_pre_hook(note) for table in embeddings(posterior.network.module)]
     try:

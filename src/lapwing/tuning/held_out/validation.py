@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.data.sources import Data, Source, Unpack, unpack_for
 from lapwing.ground.errors import ConfigError, check_count
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Link, Moments, check_link
@@ -44,7 +44,7 @@ class Validation:
 
     Args:
         data: Held-out data, as for ``fit``.
-        unpack: Splits one element of a loader.
+        unpack: Splits one element of a loader; ``None`` for that of the fit.
         link: As in ``predict``; ``None`` chooses among ``"probit"``, ``"pairwise"`` and ``"qmc"``.
         temperature: Whether to choose a temperature too, by which logits are divided, as temperature scaling does;
             without one the best is taken.
@@ -153,7 +153,8 @@ class Validation:
 
     def _held_out(self, posterior: P) -> HeldOut[P]:
         budget = Budget.of(self.seconds, posterior)
-        batches = list(Data(self.data, like=posterior.network.like, unpack=self.unpack))
+        unpack = unpack_for(self.data, self.unpack, posterior.unpack)
+        batches = list(Data(self.data, like=posterior.network.like, unpack=unpack))
         if self.examples is not None:
             batches = list(evenly(batches, self.examples))
         return held_out_outputs(posterior, batches, self.bounds or FACTORS, budget)
