@@ -66,7 +66,7 @@ def latencies(name: str, model: nn.Module, data: tuple[Tensor, Tensor], one: Ten
     options: dict[str, Any] = {"linearised": False, "samples": NETWORKS} if name == "drawn networks" else {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.pt2"
-        lw.export(posterior, file, ("probs", "std"), **options)
+        lw.export(posterior, file, ("probs", "outputs_std"), **options)
         served = torch.export.load(file).module()
         size = file.stat().st_size
     ways: dict[str, Callable[[], object]] = {

@@ -30,7 +30,7 @@ def test_onnx_runtime_agrees(name: str, link: Any, tmp_path: Path) -> None:
     posterior: Any = case.fit(lw.Laplace(case.likelihood, weights=lw.LastLayer()))
     if link is not None:
         posterior = posterior.with_link(link)
-    outputs = ("mean", "std") if link is None else ("probs", "std")
+    outputs = ("mean", "std") if link is None else ("probs", "outputs_std")
     with unchecked():
         lw.export(posterior, tmp_path / "model.onnx", outputs)
     session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
@@ -62,7 +62,7 @@ def test_an_endpoint_answers(tmp_path: Path) -> None:
     case = problem("categorical")
     posterior: Any = case.fit(lw.Laplace(case.likelihood, weights=lw.LastLayer()))
     with unchecked():
-        module: Any = posterior.module(("probs", "std"))
+        module: Any = posterior.module(("probs", "outputs_std"))
     x = normal(2, 3, seed=4)
     with running(application({"posterior": lambda inputs: module(inputs.double())})) as address:
         answer = httpx.post(f"{address}/posterior", json=x.tolist()).json()

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
-from lapwing.posteriors.served import answer
+from lapwing.posteriors.predictive_module import quantity
 from tests.checker import unchecked
 from tests.posterior_cases import STRUCTURES, WEIGHTS, labels, normal, problem, refused
 
@@ -54,14 +54,17 @@ def process(likelihood: Any, targets: Tensor, **options: Any) -> Any:
 
 
 CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "last layer": (lambda: network("images", lw.Full(), "last-layer"), ("probs", "std", "entropy", "epistemic")),
-    "last layer, KFAC": (lambda: network("categorical", lw.KFAC(), "last-layer"), ("probs", "std", "labels")),
+    "last layer": (
+        lambda: network("images", lw.Full(), "last-layer"),
+        ("probs", "outputs_std", "entropy", "epistemic"),
+    ),
+    "last layer, KFAC": (lambda: network("categorical", lw.KFAC(), "last-layer"), ("probs", "outputs_std", "labels")),
     "last layer, float32": (
         lambda: network("gaussian", lw.Full(), "last-layer", torch.float32),
         ("mean", "std"),
     ),
-    "KFAC": (lambda: network("images", lw.KFAC()), ("probs", "std", "confidence")),
-    "diagonal": (lambda: network("tokens", lw.Diagonal()), ("probs", "std")),
+    "KFAC": (lambda: network("images", lw.KFAC()), ("probs", "outputs_std", "confidence")),
+    "diagonal": (lambda: network("tokens", lw.Diagonal()), ("probs", "outputs_std")),
     "Nyström": (lambda: network("gaussian", STRUCTURES["nystrom"]), ("mean", "std", "covariance")),
     "draws": (lambda: network("poisson", lw.Sampled(6)), ("mean", "std", "variance")),
     "full": (lambda: network("heteroscedastic", lw.Full(view="functions")), ("mean", "std")),
@@ -69,7 +72,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: process(lw.Gaussian(50.0), normal(12, 2, seed=1), mean="linear"),
         ("mean", "std", "epistemic"),
     ),
-    "process of classes": (lambda: process(lw.Categorical(), labels(12, classes=3)), ("probs", "std")),
+    "process of classes": (lambda: process(lw.Categorical(), labels(12, classes=3)), ("probs", "outputs_std")),
 }
 
 
@@ -100,7 +103,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, floa
             lw.export(posterior, files[-1], names)
         x = examples(posterior)
         prediction = posterior.predict(x)
-        answers = {name: answer(prediction, name, noise=True) for name in names}
+        answers = {name: quantity(prediction, name) for name in names}
         torch.save({"inputs": (x,), "answers": answers}, f"{files[-1]}.expected")
     command = [sys.executable, "-c", ELSEWHERE, *map(str, files)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -122,16 +125,16 @@ def test_drawn_networks_are_averaged_as_they_are() -> None:
     torch.testing.assert_close(module(x)["probs"], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_noise_is_in_or_out_as_asked_for_and_tensors_are_in_buffers() -> None:
+def test_noise_is_in_or_out_by_name_and_tensors_are_in_buffers() -> None:
     posterior = process(lw.Gaussian(50.0), normal(12, 1, seed=1))
     x = normal(3, 3, seed=2)
     with unchecked():
-        inside, outside = (posterior.module(noise=noise) for noise in (True, False))
+        module = posterior.module(("std", "outputs_std"))
     prediction = posterior.predict(x)
-    torch.testing.assert_close(inside(x)["std"], prediction.std)
-    torch.testing.assert_close(outside(x)["std"], prediction.outputs.std)
-    assert {"lapwing" in type(part).__module__ for part in inside.modules()} == {False}
-    assert not list(inside.parameters()) and sum(each.numel() for each in inside.buffers()) >= 12 * 12
+    torch.testing.assert_close(module(x)["std"], prediction.std)
+    torch.testing.assert_close(module(x)["outputs_std"], prediction.outputs.std)
+    assert {"lapwing" in type(part).__module__ for part in module.modules()} == {False}
+    assert not list(module.parameters()) and sum(each.numel() for each in module.buffers()) >= 12 * 12
 
 
 def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
@@ -148,6 +151,10 @@ def test_what_cannot_be_exported_says_so(tmp_path: Path) -> None:
         posterior.half()
     with refused(ConfigError, "a directory that exists"):
         lw.export(posterior, tmp_path / "nowhere" / "model.pt2")
+    for name in ("model.pth", "model"):
+        with refused(ConfigError, ".pt2"):
+            lw.export(posterior, tmp_path / name)
+    assert not list(tmp_path.iterdir())
     with unchecked(), refused(ConfigError, "the posterior"):
         lw.export(object(), tmp_path / "model.pt2")  # pyright: ignore[reportArgumentType]
     lw.save(posterior, tmp_path / "posterior.safetensors")

@@ -31,7 +31,7 @@ from lapwing.linear.mode.loss import Mode
 from lapwing.linear.model import Matrix
 from lapwing.linear.solvers import Cholesky
 from lapwing.linear.tangent import Tangent
-from lapwing.posteriors.served import served, usual_answers
+from lapwing.posteriors.predictive_module import predictive_module, quantities_asked
 from lapwing.predictive import JointMoments, Moments, Predictive
 
 JITTER = 1e-10
@@ -250,15 +250,12 @@ class LaplaceGPPosterior:
         self,
         outputs: Sequence[str] | None = None,
         example: Float[Tensor, "m p"] | Array | list[Any] | None = None,
-        *,
-        noise: bool = True,
     ) -> nn.Module:
         """What is predicted as a module of plain PyTorch, for any number of inputs; see ``Posterior.module``.
 
         Args:
             outputs: As there.
             example: Some inputs, for their dtype; ``None`` for those of the data.
-            noise: As there.
 
         Raises:
             UnsupportedError: If the kernel cannot be recorded.
@@ -268,7 +265,7 @@ class LaplaceGPPosterior:
         """
         check_recorded(self.kernel)
         x = self.data.check(self.data.inputs[:2] if example is None else example)
-        names = usual_answers(self.likelihood.labels) if outputs is None else tuple(outputs)
+        names = quantities_asked(outputs, self.likelihood.labels)
         n = len(self.data)
         c = self.width
         root = torch.linalg.solve_triangular(self._root.mT, torch.eye(n).to(self._root), upper=True)
@@ -286,7 +283,7 @@ class LaplaceGPPosterior:
             return self.likelihood.predictive(Moments(mean, covariance.to(new)))
 
         with torch.no_grad():
-            return served(predicted, x, names, noise)
+            return predictive_module(predicted, x, names)
 
     @working("sample functions")
     def sample_functions(

@@ -39,9 +39,9 @@ from lapwing.linear.evidence import Complexity, LogEvidence
 from lapwing.linear.log_det_ratio import Spectrum
 from lapwing.posteriors.capabilities import Capabilities
 from lapwing.posteriors.knowledge import KnowledgeScale
+from lapwing.posteriors.predictive_module import predictive_module, quantities_asked
 from lapwing.posteriors.predictor import Asked, NetworkPredictor
 from lapwing.posteriors.record import check_survey, totals_of, totals_record
-from lapwing.posteriors.served import served, usual_answers
 from lapwing.posteriors.step import Step
 from lapwing.predictive import Draws, JointMoments, Link, Moments, Outputs, WideMoments
 from lapwing.predictive.distributions.base import Knowledge, Predictive
@@ -517,7 +517,6 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         outputs: Sequence[str] | None = None,
         example: InputsLike | None = None,
         *,
-        noise: bool = True,
         linearised: bool = True,
         samples: int = NETWORKS,
         generator: torch.Generator | int | None = 0,
@@ -528,12 +527,13 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         posterior has now. Checks of numbers are left out: inputs that are not finite give answers that are not.
 
         Args:
-            outputs: Of ``"mean"``, ``"std"``, ``"variance"``, ``"covariance"``, ``"probs"``, ``"labels"``,
-                ``"confidence"``, ``"entropy"``, ``"uncertainty"``, ``"aleatoric"`` and ``"epistemic"`` those wanted,
-                which are what predictions have of these names; ``None`` for probabilities, or means, and standard
-                deviations.
+            outputs: Names of what is wanted. ``"mean"``, ``"std"``, ``"variance"``, ``"covariance"``, ``"probs"``,
+                ``"labels"``, ``"confidence"``, ``"entropy"``, ``"uncertainty"``, ``"aleatoric"`` and ``"epistemic"``
+                are the attributes of ``predict(x)`` of these names, and refused where it has none: the first four are
+                moments of targets, their noise included. ``"outputs_mean"``, ``"outputs_std"``, ``"outputs_variance"``
+                and ``"outputs_covariance"`` are moments of its ``latent``, without noise: of logits, of log rates, or
+                of means. ``None`` for ``("mean", "std")``, of labels ``("probs", "outputs_std")``.
             example: Some inputs, by which it is recorded; ``None`` for training inputs, where these are at hand.
-            noise: Whether the first four are those of targets, their noise included; of logits there is none.
             linearised: Whether the network is taken as linear; ``False`` averages networks with drawn weights.
             samples: Networks that are drawn then.
             generator: Source of randomness for them, or the seed of one.
@@ -557,16 +557,16 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             >>> torch.allclose(found["probs"], posterior.predict(x[:4]).probs, atol=1e-5)
             True
         """
-        names = usual_answers(self.likelihood.labels) if outputs is None else tuple(outputs)
+        names = quantities_asked(outputs, self.likelihood.labels)
         inputs = self._inputs(self._first_inputs() if example is None else example)
         if linearised:
             self.check_differentiable(inputs)
             _ = self.inverse_form
             knows = "epistemic" in names
-            return served(lambda given: self._predicted(given, knows), inputs, names, noise)
+            return predictive_module(lambda given: self._predicted(given, knows), inputs, names)
         source = probes.generator_of(generator)
         weights = self.sample(samples, generator=source)
-        return served(lambda given: self._predicted_by(given, weights), inputs, names, noise)
+        return predictive_module(lambda given: self._predicted_by(given, weights), inputs, names)
 
     def half(self) -> NoReturn:
         """Refused: variances are small differences of large numbers, which half precision has not the digits for.

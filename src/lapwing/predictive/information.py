@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.tracing import traced
 from lapwing.moments.outputs import Draws, Moments
 from lapwing.moments.wide import Outputs, WideMoments
 from lapwing.predictive.quadrature import MAX_BYTES, POINTS, check_time, over_positions, sobol_normals
@@ -136,10 +137,12 @@ def _by_label(logits: Outputs, terms: Terms) -> Float[Tensor, "*batch c"]:
     """The sum over yes and no of terms of their log probabilities at the nodes of every logit by itself."""
     weights = logits.node_weights()
     size = logits.mean.numel()
-    found = list[Tensor]()
-    for start in range(0, size, OUTPUTS):
-        some = torch.arange(start, min(size, start + OUTPUTS), device=logits.mean.device)
+
+    def of_labels(some: Tensor) -> Tensor:
         f = logits.nodes(some).mT
         both = torch.stack([torch.nn.functional.logsigmoid(f), torch.nn.functional.logsigmoid(-f)], 1)
-        found.append(terms(both, weights).sum(-1))
-    return torch.cat(found).view(logits.mean.shape).to(logits.mean)
+        return terms(both, weights).sum(-1)
+
+    places = torch.arange(size, device=logits.mean.device)
+    found = of_labels(places) if traced() else torch.cat([of_labels(some) for some in places.split(OUTPUTS)])
+    return found.view(logits.mean.shape).to(logits.mean)

@@ -17,8 +17,11 @@ from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind, rea
 from lapwing.ground.files.atomic import check_directory, file_at, replacing
 from lapwing.ground.progress import working
 
+PYTORCH = ".pt2"
+"""Ending of files for PyTorch."""
+
 ONNX = ".onnx"
-"""Ending of files for ONNX Runtime; all others are for PyTorch."""
+"""Ending of files for ONNX Runtime."""
 
 
 @runtime_checkable
@@ -47,13 +50,14 @@ def export(
 
     Args:
         posterior: Of a network or a Gaussian process.
-        path: The file; one already there is replaced. ``.pt2`` is the usual ending, ``.onnx`` one for ONNX Runtime.
+        path: The file; one already there is replaced. Its ending is ``.pt2`` for PyTorch, ``.onnx`` for ONNX Runtime.
         outputs: What is predicted, see ``Posterior.module``.
         example: Some inputs, where the training inputs are not at hand.
-        options: Others of ``module``, such as ``noise=False``.
+        options: Others of ``module``, such as ``linearised=False``.
 
     Raises:
-        ConfigError: If the directory does not exist, or the path is one; if a package for ONNX is missing.
+        ConfigError: If the directory does not exist, or the path is one, or has another ending; if a package for ONNX
+            is missing.
         UnsupportedError: If it cannot be recorded, or not for every number of examples, or ONNX lacks an operation.
 
     Cost:
@@ -74,6 +78,9 @@ def export(
     check_kind("the posterior", posterior, (Exportable,), "export(Laplace(...).fit(model, data), path)")
     target = file_at(path)
     check_directory(target)
+    if target.suffix not in (PYTORCH, ONNX):
+        hint = f"lw.export(posterior, {str(target.with_suffix(PYTORCH))!r})"
+        raise ConfigError("a file that ends in .pt2, for torch.export.load, or .onnx", f"{target.name!r}", hint)
     module: Any = posterior.module(outputs, example, **options)
     inputs = module.meta["inputs"]
     n = Dim("n", min=1)

@@ -37,7 +37,7 @@ from lapwing.likelihoods import Gaussian
 from lapwing.linalg import Dense
 from lapwing.linear.solvers import Cholesky, Solver
 from lapwing.posteriors.capabilities import TargetDeviations
-from lapwing.posteriors.served import served, usual_answers
+from lapwing.posteriors.predictive_module import predictive_module, quantities_asked
 from lapwing.predictive import Draws, JointMoments, Outputs, Predictive
 
 SMALL = 2_000
@@ -223,16 +223,14 @@ class GPPosterior:
         self,
         outputs: Sequence[str] | None = None,
         example: Float[Tensor, "m p"] | Array | list[Any] | None = None,
-        *,
-        noise: bool = True,
     ) -> nn.Module:
         """What is predicted as a module of plain PyTorch, for any number of inputs; see ``Posterior.module``.
 
         Args:
-            outputs: Of ``"mean"``, ``"std"``, ``"variance"``, ``"covariance"`` and ``"epistemic"`` those wanted;
-                ``None`` for means and standard deviations.
+            outputs: Of ``"mean"``, ``"std"``, ``"variance"`` and ``"covariance"``, of targets and with their noise,
+                those with ``"outputs_"`` before, of the function, ``"uncertainty"`` and ``"epistemic"`` those wanted;
+                ``None`` for ``("mean", "std")``.
             example: Some inputs, for their dtype; ``None`` for those of the data.
-            noise: Whether they are those of targets, the noise included.
 
         Returns:
             A module that takes inputs ``[m, p]`` and returns a dict of tensors.
@@ -256,7 +254,7 @@ class GPPosterior:
             hint = "with_solver(lw.solvers.Cholesky())"
             raise UnsupportedError("variances by exact solves, to be recorded", f"{self.solver}", hint)
         x = self.data.check(self.data.inputs[:2] if example is None else example)
-        names = usual_answers(labels=False) if outputs is None else tuple(outputs)
+        names = quantities_asked(outputs, labels=False)
         variances = [each.plain for each in self.system.covariances(self.solution)]
         alpha, beta = self.representers
         observed = self.distinct.inputs.to(alpha)
@@ -273,7 +271,7 @@ class GPPosterior:
             return self.likelihood.predictive(independent(mean.to(new), found.to(new)))
 
         with torch.no_grad():
-            return served(predicted, x, names, noise)
+            return predictive_module(predicted, x, names)
 
     def joint_covariance(self, x: Float[Tensor, "m p"]) -> Float[Tensor, "m c m c"]:
         """What is not known of the function at all inputs together, by exact solves.
