@@ -175,7 +175,7 @@ def test_a_table_that_is_a_head_too_is_mixed_where_examples_are_vectorised(caplo
     one_hot = nn.functional.one_hot(ids, 5).double()
     other = recipe.fit(seeded(lambda: Tied(one_hot=True)), (one_hot, (ids + 1) % 3))
     caplog.set_level("INFO")
-    with blending(posterior) as mix:
+    with blending(posterior, training(posterior)) as mix:
         (found,) = posterior.outputs_each(mix(ids[:4], ids[4:], 0.7), [posterior])
     assert "vectorise" not in caplog.text
     (expected,) = other.outputs_each(0.7 * one_hot[:4] + 0.3 * one_hot[4:], [other])
