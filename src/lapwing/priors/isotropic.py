@@ -38,11 +38,11 @@ class Isotropic(Prior):
     def from_weight_decay(cls, weight_decay: float, n: int) -> Isotropic:
         """The prior that a weight decay stands for: λ = n · weight_decay.
 
-        For a training loss (1/n) Σ_i nll_i + (weight_decay / 2) |θ|², the mean over n examples: its minimum
+        For a training loss ``(1/n) Σ_i nll_i + (weight_decay / 2) |θ|²``, the mean over n examples: its minimum
         is then the maximum of likelihood × prior. ``torch.optim.SGD(weight_decay=)`` adds this gradient.
 
         Args:
-            weight_decay: Coefficient of |θ|² / 2 beside the mean loss; positive.
+            weight_decay: Coefficient of ``|θ|² / 2`` beside the mean loss; positive.
             n: Number of training examples.
 
         Raises:
