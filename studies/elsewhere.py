@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 import lapwing as lw
@@ -33,6 +33,7 @@ from benchmarks.networks import seeded
 from benchmarks.report import Row
 from benchmarks.training import train
 from lapwing import metrics
+from lapwing.baselines import Energy, Mahalanobis, NearestNeighbours, ScoredNetwork, Task
 from lapwing.evaluation.corruptions import corrupt
 from lapwing.predictive import Classification
 from studies.pairs import cnn, flat
@@ -198,34 +199,33 @@ def inputs_of(case: Case) -> dict[str, Tensor]:
 
 def plain_scores(case: Case) -> dict[str, dict[str, Tensor]]:
     """Scores of the network alone, larger for what is unknown, of the inputs of each set."""
-    logits = {name: network_outputs(case.model, x)[0] for name, x in inputs_of(case).items()}
-    features = {name: network_outputs(case.model, x)[1] for name, x in inputs_of(case).items()}
+    task = Task(case.model, case.train)
+    entries: dict[str, Energy | NearestNeighbours | Mahalanobis] = {
+        "energy": Energy(),
+        "nearest neighbours": NearestNeighbours(NEIGHBOURS),
+        "Mahalanobis": Mahalanobis(),
+    }
+    inputs = inputs_of(case)
+    logits = {name: network_outputs(case.model, x)[0] for name, x in inputs.items()}
+    found = {"plain entropy": {name: entropy(f.softmax(-1)) for name, f in logits.items()}}
+    for score, entry in entries.items():
+        predictor = entry.fit(task)
+        found[score] = {name: strangeness_of(predictor, x) for name, x in inputs.items()}
     known = network_outputs(case.model, case.train[0])[1]
     labels = case.train[1]
     means = torch.stack([known[labels == label].mean(0) for label in labels.unique()])
-    apart = known - means[torch.unique(labels, return_inverse=True)[1]]
-    covariance = apart.mT @ apart / len(known)
-    precision = torch.linalg.pinv(covariance, hermitian=True)
+    features = {name: network_outputs(case.model, x)[1] for name, x in inputs.items()}
+    return found | {"distance of features": {name: torch.cdist(f, means).amin(1) for name, f in features.items()}}
 
-    def mahalanobis(f: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
-        gaps = f[:, None] - means
-        return torch.einsum("nck,kl,ncl->nc", gaps, precision, gaps).amin(1)
 
-    def neighbours(f: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
-        one = torch.nn.functional.normalize(f, dim=1)
-        return (
-            torch.cdist(one, torch.nn.functional.normalize(known, dim=1))
-            .topk(NEIGHBOURS, largest=False)[0][:, -1]
-            .contiguous()
-        )
-
-    return {
-        "plain entropy": {name: entropy(f.softmax(-1)) for name, f in logits.items()},
-        "energy": {name: -f.logsumexp(-1) for name, f in logits.items()},
-        "nearest neighbours": {name: neighbours(f) for name, f in features.items()},
-        "Mahalanobis": {name: mahalanobis(f) for name, f in features.items()},
-        "distance of features": {name: torch.cdist(f, means).amin(1) for name, f in features.items()},
-    }
+def strangeness_of(predictor: ScoredNetwork, x: Tensor) -> Tensor:
+    """The score of inputs, a hundred at a time."""
+    parts: list[Tensor] = []
+    for part in x.split(100):
+        strangeness = predictor.predict(part).strangeness
+        assert strangeness is not None
+        parts.append(strangeness)
+    return torch.cat(parts)
 
 
 def network_outputs(model: nn.Module, x: Tensor) -> Pair:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lapwing import comparison, ct, gp, metrics, posteriors, store, structures
+from lapwing import baselines, comparison, ct, gp, metrics, posteriors, store, structures
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
-from lapwing.evaluation import baselines, corruptions, diagnosis
+from lapwing.evaluation import corruptions, diagnosis
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import Scores, evaluate
 from lapwing.gp import GP

@@ -64,7 +64,8 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
     names = [(row.method, row.tuned_by) for row in result.rows]
     structures = ("last layer", "diagonal", "KFAC", "full")
     assert names[:2] == [("plain network", ""), ("temperature scaling", "validation")]
-    assert names[2:] == [(name, how) for name in structures for how in ("default", "classical", "validation")]
+    assert names[2] == ("vector scaling", "")
+    assert names[3:] == [(name, how) for name in structures for how in ("default", "classical", "validation")]
 
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
     criteria = {"default": "validation_nll", "classical": "evidence", "validation": "validation_nll"}

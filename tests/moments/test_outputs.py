@@ -204,6 +204,16 @@ def test_draws_give_their_sample_moments() -> None:
     assert torch.equal(draws.select(slice(2)).values, values[..., :2])
 
 
+def test_complete_draws_stand_for_themselves_alone() -> None:
+    values = torch.randn(5, 4, 3, dtype=torch.float64)
+    draws = Draws(values, complete=True)
+    torch.testing.assert_close(draws.variance, values.var(0, correction=0))
+    torch.testing.assert_close(draws.scaled(2.0).select(slice(2)).std, 2 * values.std(0, correction=0)[:, :2])
+    exponential = draws.exponential("rates")
+    torch.testing.assert_close(exponential.variance, values.exp().var(0, correction=0))
+    assert Classification.of(draws).stderr is None
+
+
 def test_a_single_draw_has_no_variance() -> None:
     assert Draws(torch.ones(1, 2, 3)).std.tolist() == [[0.0] * 3] * 2
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+from lapwing.baselines import VectorScaling
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.task import Entry, Task
 from lapwing.gp import GP
@@ -119,11 +120,18 @@ LANDMARKS = 500
 
 
 def default_methods(
-    likelihood: Likelihood, weights: int, examples: int, outputs: int, *, budgeted: bool = False
-) -> dict[str, Laplace]:
-    """The posteriors that a comparison fits where nobody says which, by the size of the network and its data.
+    likelihood: Likelihood,
+    weights: int,
+    examples: int,
+    outputs: int,
+    *,
+    budgeted: bool = False,
+    held_out: bool = False,
+) -> dict[str, Contender]:
+    """What a comparison fits where nobody says which, by the size of the network and its data.
 
-    Where the full covariance takes too long, there are Nyström features (ELLA), draws of it, and that of a subnetwork
+    Of classes with held-out data structured vector scaling comes first, which like temperature scaling takes no more
+    than these. Where the full covariance takes too long, there are Nyström features (ELLA), draws of it, and that of a subnetwork
     beside those of ``recipes``; of large networks only where the seconds of each are bounded.
 
     Args:
@@ -132,13 +140,17 @@ def default_methods(
         examples: To train on.
         outputs: Of each.
         budgeted: Whether a method that takes too long is stopped.
+        held_out: Whether there are validation data.
 
     Example:
         >>> import lapwing as lw
         >>> list(default_methods(lw.Categorical(), weights=5000, examples=1000, outputs=3))
         ['last layer', 'diagonal', 'KFAC', 'full', 'Nyström', '64 draws', 'subnetwork of 500']
     """
-    found = recipes(likelihood)
+    found: dict[str, Contender] = {}
+    if held_out and likelihood.classes:
+        found["vector scaling"] = VectorScaling()
+    found |= recipes(likelihood)
     targets = examples * outputs
     in_full = min(flops(weights, targets), flops(targets, weights)) <= AFFORDABLE
     if in_full or (weights * examples > LARGE and not budgeted):

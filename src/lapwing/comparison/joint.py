@@ -16,6 +16,7 @@ from lapwing.ground.data.inputs import Inputs, InputsLike, concatenated, take
 from lapwing.ground.data.sources import Data, Source, Unpack
 from lapwing.ground.precision import wide
 from lapwing.metrics import DyadicValues, dyadic_members, dyadic_values
+from lapwing.moments import Draws
 from lapwing.predictive.distributions.base import log_of_probability
 
 ANCHORS = 5
@@ -107,7 +108,7 @@ def groups(n: int, outputs: int) -> list[slice]:
 def drawn(predictor: Predictor, inputs: Inputs, draws: int, generator: torch.Generator | None) -> Tensor | None:
     """Draws of the outputs ``[s, n, *event, c]``, as the likelihood takes them; ``None`` where nothing is drawn.
 
-    Classes by their probabilities alone are taken for independent of one example to another, and so is a network that
+    A mixture of networks has these for its draws. Classes by their probabilities alone are taken for independent of one example to another, and so is a network that
     is certain of its outputs.
     """
     if isinstance(predictor, DrawsFunctions):
@@ -115,6 +116,8 @@ def drawn(predictor: Predictor, inputs: Inputs, draws: int, generator: torch.Gen
         temperature = getattr(predictor, "temperature", None)
         return functions / temperature if isinstance(temperature, float) else functions
     prediction = predictor.predict(inputs)
+    if isinstance(prediction.latent, Draws):
+        return prediction.latent.values
     probs = getattr(prediction, "probs", None)
     if predictor.likelihood.classes and probs is not None:
         return log_of_probability(probs)[None]

@@ -96,7 +96,8 @@ def compare(
         train: The data it was trained on: a loader that can be read again and again, or a pair of tensors.
         test: Held-out data to score on, in the same order at every reading.
         methods: What is compared, by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits, else
-            Nyström features, draws and a subnetwork beside them, see ``default_methods``.
+            Nyström features, draws and a subnetwork beside them, with validation data vector scaling of classes too;
+            see ``default_methods``.
         tunings: Further ways to tune recipes, by name.
         validation: Held-out data to tune on; not the test data.
         ood: Data from elsewhere, to be told apart; their targets are ignored.
@@ -289,14 +290,21 @@ def read_comparison(out: str | PathLike[str], reference: str | tuple[str, str] |
     return Comparison(rows, columns_with(shifts), reference_of(rows, reference))
 
 
-def methods_for(task: Task, *, budgeted: bool) -> dict[str, Laplace]:
+def methods_for(task: Task, *, budgeted: bool) -> dict[str, Contender]:
     """The methods of a task where nobody says which; see ``default_methods``."""
     module = unwrapped(task.model)
     data = Data(task.train, like_of(task.model), task.unpack)
     first = next(iter(data))
     outputs = task.network.predict(first.inputs).location[0].numel()
     weights = sum(value.numel() for value in module.parameters())
-    return dict(default_methods(task.likelihood, weights, data.about(len(first)), outputs, budgeted=budgeted))
+    return default_methods(
+        task.likelihood,
+        weights,
+        data.about(len(first)),
+        outputs,
+        budgeted=budgeted,
+        held_out=task.validation is not None,
+    )
 
 
 def within(method: M, max_bytes: int | None) -> M:

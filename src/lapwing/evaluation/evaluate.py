@@ -62,7 +62,8 @@ def evaluate(
         ``nll``, ``crps`` (units of y), and of the 95 % intervals ``picp`` (coverage), ``interval_score`` and ``width``.
         Counts: ``nll``, ``rmse`` and ``picp``. Many labels: ``nll``. They are what the predictive distribution's own
         ``scores`` says, of all batches together. With ``ood`` also ``ood_auroc``, ``ood_aupr`` and ``ood_fpr95``: by
-        ``epistemic`` of a tuned posterior, which has a scale of knowledge, else by ``uncertainty``.
+        ``epistemic`` of a tuned posterior, which has a scale of knowledge, by ``strangeness`` of a baseline that has
+        such a score, else by ``uncertainty``.
 
     Raises:
         ConfigError: If ``predict`` has no such option.
@@ -172,7 +173,9 @@ def _strangeness_of(
 
 
 def strangeness(prediction: Predictive) -> Tensor:
-    """By what foreign inputs are told: what is not known, where that has a scale of its own, or the uncertainty."""
+    """By what foreign inputs are told: a score of its own, what is not known on a scale of its own, or uncertainty."""
+    if prediction.strangeness is not None:
+        return prediction.strangeness
     scaled = prediction.knowledge is not None and prediction.knowledge.familiar is not None
     return prediction.epistemic if scaled else prediction.uncertainty
 

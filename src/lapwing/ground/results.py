@@ -149,7 +149,7 @@ class Shown:
     """A dataclass of tensors that prints their shapes and ranges, never all their numbers."""
 
     def __repr__(self) -> str:
-        found = [(each.name, getattr(self, each.name)) for each in fields(cast(Any, self))]
+        found = [(each.name, getattr(self, each.name)) for each in fields(cast(Any, self)) if each.repr]
         return f"{type(self).__name__}({', '.join(shown_field(*each) for each in found if each[1] is not None)})"
 
 

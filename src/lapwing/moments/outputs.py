@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import ClassVar, TypeAlias, TypeVar, final
@@ -287,6 +287,8 @@ class Draws(Shown):
 
     Args:
         values: ``[s, n, *event, c]``, draw s of the whole batch together.
+        complete: Whether there are no others, as of the members of an ensemble: they stand for themselves alone, the
+            covariance is divided by s, and averages have no standard error.
 
     Raises:
         ShapeError: If there is no draw or no output axis.
@@ -298,6 +300,7 @@ class Draws(Shown):
 
     sampled: ClassVar[bool] = True
     values: Tensor
+    complete: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.values.ndim < 3 or not self.values.shape[0]:
@@ -319,8 +322,10 @@ class Draws(Shown):
 
     @cached_property
     def factor(self) -> Float[Tensor, "*batch c s"]:
-        """Centred draws over √(s - 1), ``[n, *event, c, s]``."""
-        return (self.values - self.mean).movedim(0, -1) / max(self.values.shape[0] - 1, 1) ** 0.5
+        """Centred draws over √(s - 1), ``[n, *event, c, s]``; over √s where they are complete."""
+        s = self.values.shape[0]
+        divisor = s if self.complete else max(s - 1, 1)
+        return (self.values - self.mean).movedim(0, -1) / divisor**0.5
 
     @property
     def variance(self) -> Float[Tensor, "*batch c"]:
@@ -347,7 +352,7 @@ class Draws(Shown):
     def averaged(self, function: Callable[[Tensor], Tensor], approximation: Callable[[Moments], Averaged]) -> Averaged:
         """``E function(f)`` over the draws, with its standard error if there are several; see ``Normal.averaged``."""
         values = function(self.values)
-        if len(values) == 1:
+        if len(values) == 1 or self.complete:
             return values.mean(0), None
         return values.mean(0), values.std(0) / len(values) ** 0.5
 
@@ -374,7 +379,7 @@ class Draws(Shown):
 
     def exponential(self, what: str) -> Draws:
         """Draws of e^f; see ``Normal.exponential``."""
-        found = Draws(self.values.exp())
+        found = replace(self, values=self.values.exp())
         check_overflow(found.mean, f"{what} exp f", self.values)
         check_overflow(found.covariance, f"variances of {what} exp f", 2 * self.values)
         return found
@@ -385,7 +390,7 @@ class Draws(Shown):
 
     def scaled(self, by: float) -> Draws:
         """Draws of the outputs times a number; see ``Normal.scaled``."""
-        return Draws(by * self.values)
+        return replace(self, values=by * self.values)
 
     def marginal(self) -> Moments:
         """The moments of each position on its own."""
@@ -393,4 +398,4 @@ class Draws(Shown):
 
     def select(self, outputs: slice) -> Draws:
         """Draws of some of the outputs; see ``Moments.select``."""
-        return Draws(self.values[..., outputs])
+        return replace(self, values=self.values[..., outputs])

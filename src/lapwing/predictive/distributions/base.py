@@ -41,9 +41,12 @@ class Predictive(Shown, abc.ABC):
 
     Args:
         knowledge: The outputs at the scale of knowledge; ``None`` where that is the scale that predicts.
+        strangeness: A score by which a predictor tells inputs from elsewhere, larger for them, ``[n, *event]``;
+            ``None`` for one that has none beside its uncertainty.
     """
 
     knowledge: Knowledge | None = field(default=None, kw_only=True)
+    strangeness: Float[Tensor, "*batch"] | None = field(default=None, kw_only=True)
 
     @property
     @abc.abstractmethod
