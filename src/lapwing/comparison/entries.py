@@ -130,9 +130,9 @@ def default_methods(
 ) -> dict[str, Contender]:
     """What a comparison fits where nobody says which, by the size of the network and its data.
 
-    Of classes with held-out data structured vector scaling comes first, which like temperature scaling takes no more
-    than these. Where the full covariance takes too long, there are Nyström features (ELLA), draws of it, and that of a subnetwork
-    beside those of ``recipes``; of large networks only where the seconds of each are bounded.
+    Structured vector scaling, of classes with held-out data, and the posteriors of ``recipes``. Where the full
+    covariance takes too long, also Nyström features (ELLA), draws of it, and that of a subnetwork; of large networks
+    only where the seconds of each are bounded.
 
     Args:
         likelihood: p(y | f).

@@ -110,18 +110,20 @@ class Cost:
         seconds: To fit, tune and predict.
         nll: Its NLL.
         error: Standard error of the difference from the reference; 0 where there is none.
-        beyond: Whether that difference is beyond noise.
+        sign: Of that difference, 0 where it is noise.
     """
 
     name: str
     seconds: float
     nll: float
     error: float
-    beyond: bool
+    sign: int
 
 
 def draw_cost(costs: Sequence[Cost], what: str, reference: float | None, *, ax: Axes | None = None) -> Axes:
     """NLL against seconds, with two standard errors of the difference from the reference; filled beyond noise.
+
+    Blue is better than the reference, orange worse.
 
     Args:
         costs: One a method.
@@ -130,12 +132,13 @@ def draw_cost(costs: Sequence[Cost], what: str, reference: float | None, *, ax: 
         ax: Where to draw; ``None`` makes a figure.
 
     Example:
-        >>> draw_cost([Cost("KFAC", 2.0, 0.5, 0.01, beyond=True)], "NLL, nats", 0.6).get_xscale()
+        >>> draw_cost([Cost("KFAC", 2.0, 0.5, 0.01, sign=-1)], "NLL, nats", 0.6).get_xscale()
         'log'
     """
     ax = axes(ax, 7.2, 4.4)
     for cost in costs:
-        _point(ax, cost.seconds, cost.nll, BLUE if cost.beyond else GREY, filled=cost.beyond, y=cost.error)
+        shade = {0: GREY, -1: BLUE, 1: ORANGE}[cost.sign]
+        _point(ax, cost.seconds, cost.nll, shade, filled=cost.sign != 0, y=cost.error)
         where: dict[str, Any] = {"textcoords": "offset points", "xytext": (6, 3), "fontsize": 7, "color": INK}
         ax.annotate(cost.name, (cost.seconds, cost.nll), **where)
     if reference is not None:

@@ -28,7 +28,7 @@ LABELS = 40
 SHUFFLES = 10
 """Times that the examples are split into batches."""
 
-GROUP_BYTES = 2**27
+GROUP_BYTES = 2**25
 """Bytes that the covariance of all outputs of a group may take."""
 
 
@@ -108,8 +108,8 @@ def groups(n: int, outputs: int) -> list[slice]:
 def drawn(predictor: Predictor, inputs: Inputs, draws: int, generator: torch.Generator | None) -> Tensor | None:
     """Draws of the outputs ``[s, n, *event, c]``, as the likelihood takes them; ``None`` where nothing is drawn.
 
-    A mixture of networks has these for its draws. Classes by their probabilities alone are taken for independent of one example to another, and so is a network that
-    is certain of its outputs.
+    A mixture of networks has these for its draws. Probabilities of classes alone are taken for independent of one
+    example to another, and so is a network that is certain of its outputs.
     """
     if isinstance(predictor, DrawsFunctions):
         functions = predictor.sample_functions(inputs, draws, generator=generator)

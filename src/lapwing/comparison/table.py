@@ -568,9 +568,9 @@ class Comparison:
         for row in self.ranked:
             difference = self.difference(row)
             error = 0.0 if difference is None else difference.error
-            beyond = difference is not None and not difference.noise
+            sign = 0 if difference is None else difference.sign
             if row.seconds and row.values("nll"):
-                costs.append(Cost(row.name, row.seconds, mean_or_infinite(row, "nll"), error, beyond))
+                costs.append(Cost(row.name, row.seconds, mean_or_infinite(row, "nll"), error, sign))
         if not costs:
             raise ConfigError("methods with their NLL and seconds", "none", "compare(...), with a method that ran")
         reference = self.reference_row
