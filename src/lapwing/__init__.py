@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lapwing import baselines, ct, gp, metrics, posteriors, store, structures
+from lapwing import baselines, comparison, ct, gp, metrics, posteriors, store, structures
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import corruptions, diagnosis
@@ -98,6 +98,7 @@ __all__ = [
     "Validation",
     "baselines",
     "compare",
+    "comparison",
     "corruptions",
     "ct",
     "diagnose",

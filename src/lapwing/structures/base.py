@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import torch
 
@@ -56,6 +56,11 @@ class Structure(abc.ABC):
     @abc.abstractmethod
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
+
+    def within(self, max_bytes: int) -> Structure:
+        """The same structure with no more memory; itself where it has no such bound."""
+        own = getattr(self, "max_bytes", None)
+        return self if own is None else replace(cast(Any, self), max_bytes=min(own, max_bytes))
 
 
 @final

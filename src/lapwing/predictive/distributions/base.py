@@ -134,6 +134,11 @@ class Predictive(Shown, abc.ABC):
     def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
         """The scores of all targets behind some terms, by their names in ``lapwing.metrics``."""
 
+    @classmethod
+    def losses_of(cls, terms: Mapping[str, Tensor]) -> Float[Tensor, " m"]:
+        """Negative log predictive density of each target behind some terms, nats; the ``nll`` is their mean."""
+        return -wide(terms["log_prob"])
+
     @final
     def scores(self, targets: Shaped[Tensor, "*target"], *, generator: torch.Generator | None = None) -> Scores:
         """Scores of these targets, as ``lapwing.evaluate`` prints them; arguments as in ``log_prob``."""

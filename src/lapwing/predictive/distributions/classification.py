@@ -154,6 +154,16 @@ class Classification(ProbabilitiesOfLogits):
             }
         )
 
+    @classmethod
+    def losses_of(cls, terms: Mapping[str, Tensor]) -> Float[Tensor, " m"]:
+        """See ``Predictive.losses_of``.
+
+        Example:
+            >>> Classification.losses_of({"probs": torch.tensor([[0.5, 0.5]]), "targets": torch.tensor([1])})
+            tensor([0.6931], dtype=torch.float64)
+        """
+        return metrics.losses(terms["probs"], terms["targets"])
+
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
         """Probabilities softmax(f) of drawn logits f, ``[k, n, *event, c]``: answers that might have been.
 

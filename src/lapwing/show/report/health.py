@@ -17,6 +17,7 @@ from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import gathered, strangeness
+from lapwing.ground.canvas import INK, LINES, axes, panels
 from lapwing.ground.data.inputs import Inputs, take
 from lapwing.ground.data.sources import Batch, Source, Unpack
 from lapwing.ground.errors import LapwingError, check_count, check_kind
@@ -26,7 +27,6 @@ from lapwing.ground.progress import working
 from lapwing.metrics import rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Predictive
-from lapwing.show.plots.canvas import INK, LINES, axes, panels
 from lapwing.show.plots.posteriors import plot_evidence
 from lapwing.show.plots.predictions import plot_coverage, plot_reliability
 from lapwing.show.report.page import render
