@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from lapwing.metrics.elements import labelled
 from lapwing.predictive import Moments, Predictive
 
 
+@runtime_checkable
 class Score(Protocol):
     """What tells inputs from elsewhere."""
 
