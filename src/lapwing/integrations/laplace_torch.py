@@ -1245,9 +1245,7 @@ def added(first: Structured, second: Structured) -> Structured:
         blocks = [added(one, other) for one, other in zip(first.blocks, second.blocks, strict=True)]
         return BlockDiagonal(tuple(blocks), first.index)
     if isinstance(first, Kronecker) and isinstance(second, Kronecker):
-        count = 1 / float(first.scale) + 1 / float(second.scale)
-        (left, right), (other_left, other_right) = first.bases, second.bases
-        return Kronecker(left.matrix + other_left.matrix, right.matrix + other_right.matrix, 1 / count)
+        return first.pooled(second)
     if isinstance(first, Diagonal):
         return first.plus_diagonal(second.diagonal())
     return Dense(first.dense() + second.dense())

@@ -159,7 +159,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             ConfigError: If the prior is not for these weights.
         """
         check_survey(self.survey, self.network, self.likelihood)
-        self.prior.precisions(self.network.uncertain)
+        self.prior.check_layout(self.network.uncertain)
         self.prior.diagonal(self.network.uncertain, self.network.like)
         head = () if self.knowledge is None else self.knowledge.head
         if set(head) - set(self.network.names):
@@ -350,6 +350,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             )
         if likelihood != self.fitted:
             self.check_noise_free()
+        if prior.earlier is not self.prior.earlier:
+            raise UnsupportedError(
+                "a prior that knows of the same earlier data, whose curvature the posterior holds with its own",
+                f"{prior} for a posterior fitted with {self.prior}",
+                "posterior.prior.with_precisions(...), or fitting again with this prior",
+            )
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps, knowledge=None)
 
     def refitted(self: P, likelihood: Likelihood) -> P:
@@ -407,8 +413,41 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """What tells the trained weights from others."""
         return self.network.fingerprint()
 
+    def as_prior(self) -> Prior:
+        """The posterior as the prior of what is learned next: ``N(θ*, (A + s G)⁻¹)``.
+
+        ``prior.penalty(model)`` is what it charges while the network is trained on new data, so that it does not forget
+        the old; ``Laplace(..., prior=prior, structure=...)`` then gives the posterior of all data, in the structure of
+        this one (Ritter et al. 2018, arXiv:1805.07810). Tuning that changes A, the prior before any data.
+
+        Returns:
+            The prior with the mean θ* and what the data said as ``earlier``.
+
+        Raises:
+            UnsupportedError: If the posterior holds no curvature over the weights.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> recipe = lw.Laplace(lw.Gaussian(), structure=lw.Full(view="weights"))
+            >>> both = replace(recipe, prior=recipe.fit(model, (x[:9], y[:9])).as_prior()).fit(model, (x[9:], y[9:]))
+            >>> torch.allclose(both.predict(x).variance, recipe.fit(model, (x, y)).predict(x).variance)
+            True
+        """
+        raise UnsupportedError(
+            "a posterior that holds its curvature, to be a prior",
+            f"a {type(self).__name__}, which holds none over the weights",
+            "structure KFAC(), Diagonal() or Full(view='weights')",
+        )
+
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""
+        if self.prior.earlier is not None:
+            raise UnsupportedError(
+                "data of one fit alone, to change the noise",
+                f"the curvature of earlier data too, in {self.prior}",
+                "tuning with noise=False, or choosing the noise before as_prior()",
+            )
         if self.noise_fixed:
             raise UnsupportedError(
                 "a curvature in proportion to the noise precision, to change the noise",
@@ -489,16 +528,18 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return self._evidence(Spectrum(nothing, nothing.long()))
 
     def _evidence(self, complexity: Complexity) -> LogEvidence:
-        """The evidence with this charge for the directions the data determined."""
+        """The evidence with this charge for the directions the data determined; earlier data count as a misfit."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
         weights = wide(self.network.weights)
+        pull = self.prior.earlier_gradient(weights, layout)
+        earlier = 0.0 if pull is None else float(self.prior.deviation(weights, layout) @ pull)
         return LogEvidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),
             sizes=torch.bincount(group, minlength=groups).to(weights),
-            nll=self.totals.nll,
-            misfit=self.totals.misfit,
+            nll=self.totals.nll + 0.5 * earlier,
+            misfit=self.totals.misfit + earlier,
             observations=self.totals.observations if self.fitted.noise else 0.0,
         )
 

@@ -23,6 +23,7 @@ from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
 from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
+from lapwing.ground.moving import Mover
 from lapwing.ground.precision import WIDE
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
@@ -35,7 +36,7 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
-from lapwing.linear.log_det_ratio import complexity_of
+from lapwing.linear.log_det_ratio import ComplexityDifference, complexity_of
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import (
@@ -233,13 +234,22 @@ class WeightPosterior(ExactPosterior):
         device = self.curvature.operator.device
         dtype = self.curvature.operator.dtype
         relative = self.prior.relative(layout)
+        weights = self.network.weights.to(device, dtype)
+        score = self.totals.score.to(device, dtype)
+        pull = self.prior.earlier_gradient(weights, layout)
         return NewtonStep(
             self.curvature.operator,
-            self.totals.score.to(device, dtype),
-            self.network.weights.to(device, dtype),
+            score if pull is None else score - pull,
+            weights,
             self.prior.groups(layout)[0].to(device),
             None if relative is None else relative.to(device),
+            self.prior.mean_of(layout, weights),
         )
+
+    def as_prior(self) -> Prior:
+        """See ``Posterior.as_prior``."""
+        mean = self.network.uncertain.unflatten(self.network.weights)
+        return replace(self.prior, mean=mean, earlier=self.curvature.operator.scaled(self.noise_scale))
 
     @property
     def _curvature(self) -> BlockedCurvature:
@@ -261,6 +271,8 @@ class WeightPosterior(ExactPosterior):
         curvature = self.curvature.operator
         if not isinstance(curvature, Dense) or curvature.has_eigenbasis or self._known_evidence is not None:
             return None
+        if self.prior.earlier is not None:
+            return None
         prior = self.prior_diagonal
         rounding = torch.finfo(curvature.dtype).eps * self.noise_scale * curvature.eigenvalue_bound
         if rounding > SMALL * float(prior.min()):
@@ -272,7 +284,13 @@ class WeightPosterior(ExactPosterior):
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
-        return complexity_of(self.curvature.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+        group = self.prior.groups(layout)[0]
+        relative = self.prior.relative(layout)
+        whole = complexity_of(self.curvature.operator, group, relative)
+        if self.prior.earlier is None:
+            return whole
+        earlier: Structured = Mover(self.curvature.operator.device)(self.prior.earlier)
+        return ComplexityDifference(whole, complexity_of(earlier, group, relative))
 
     @property
     def wide(self) -> bool:
