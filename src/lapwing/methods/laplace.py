@@ -90,7 +90,7 @@ class Laplace:
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
         prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
-        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``Nystrom``,
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``EKFAC``, ``LowRank``, ``Nystrom``,
             ``MatrixFree``, ``Sampled``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import prod
+from math import log, pi, prod
 from typing import Any, final
 
 import torch
@@ -20,11 +20,12 @@ from lapwing.curvature.propagation import CHEAPER, LARGE, Propagation, keeps_var
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
-from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
+from lapwing.ground.data.sources import Data, Joined
+from lapwing.ground.errors import DataError, ShapeError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
 from lapwing.ground.moving import Mover
-from lapwing.ground.precision import WIDE
+from lapwing.ground.precision import WIDE, wide
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.live import live
@@ -37,6 +38,7 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
 from lapwing.linear.log_det_ratio import ComplexityDifference, complexity_of
+from lapwing.posteriors.base import FitRecipe
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import (
@@ -250,6 +252,54 @@ class WeightPosterior(ExactPosterior):
         """See ``Posterior.as_prior``."""
         mean = self.network.uncertain.unflatten(self.network.weights)
         return replace(self.prior, mean=mean, earlier=self.curvature.operator.scaled(self.noise_scale))
+
+    def _updated(self, fitted_by: FitRecipe, more: Data) -> WeightPosterior:
+        """See ``Posterior.updated``: the curvatures are added, which are those at the fitted noise."""
+        prior = replace(self.prior, earlier=None)
+        alone = fitted_by.again(replace(self.model, source=more), prior)
+        assert isinstance(alone, WeightPosterior)
+        operator = self.curvature.operator.pooled(alone.curvature.operator)
+        data = None
+        if self.model.source is not None:
+            data = Data(Joined(self.model.source, more), like=self.network.like, shared=more.shared)
+        changed = replace(
+            self,
+            model=replace(self.model, source=data),
+            totals=self.totals.joined(alone.totals),
+            curvature=BlockedCurvature(operator, self.curvature.partition),
+            fit_seconds=self.fit_seconds + alone.fit_seconds,
+        )
+        return changed.with_hyperparameters(self.prior, self.likelihood)
+
+    def log_prob(self, weights: Float[Tensor, "*s d"]) -> Float[Tensor, "*s"]:
+        """The log density of the posterior, ``log N(θ; θ*, Λ⁻¹)``, normalised, nats, float64; differentiable in θ.
+
+        Args:
+            weights: θ, one vector or several, as ``sample`` draws them.
+
+        Raises:
+            ShapeError: If there are not ``d`` weights.
+
+        Cost:
+            A product with Λ for each, and its determinant, once.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> posterior = lw.Laplace(lw.Gaussian()).fit(model, (x, y))
+            >>> posterior.log_prob(posterior.sample(5)).shape
+            torch.Size([5])
+        """
+        d = self.network.size
+        if weights.shape[-1:] != (d,):
+            raise ShapeError(f"weights [{d}] or [s, {d}]", f"{list(weights.shape)}", "posterior.sample(5)")
+        precision = self.precision_operator
+        mode = wide(self.network.weights)
+        deviations = wide(weights.to(mode.device)).reshape(-1, d) - mode
+        products = (precision @ deviations.mT.to(precision.device, precision.dtype)).mT
+        squares = (deviations * products.to(deviations)).sum(1)
+        constant = 0.5 * (precision.logdet().to(squares) - d * log(2 * pi))
+        return (constant - 0.5 * squares).reshape(weights.shape[:-1])
 
     @property
     def _curvature(self) -> BlockedCurvature:

@@ -70,10 +70,7 @@ class KFAC(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
-        each_alone = [(name,) for names in layers for name in names]
-        blocks = layers if self.bias == "joint" else each_alone
-        _check_one_precision(task, blocks)
+        check_one_precision(task, self.bias)
         total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
         posterior = task.affordable(inverted=True).summed(total)
         if total.cut:
@@ -95,8 +92,19 @@ class KFAC(CurvatureRecipe, Structure):
         return total.result().operator
 
 
-def _check_one_precision(task: FitTask, blocks: list[tuple[str, ...]]) -> None:
-    """Refuse a prior under which the weights of a Kronecker block differ."""
+def check_one_precision(task: FitTask, bias: Bias) -> None:
+    """Refuse a prior under which the weights of a Kronecker block differ.
+
+    Args:
+        task: What is to be fitted.
+        bias: Whether a bias has a block of its own.
+
+    Raises:
+        UnsupportedError: If they do.
+    """
+    layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
+    each_alone = [(name,) for names in layers for name in names]
+    blocks = layers if bias == "joint" else each_alone
     layout = task.model.network.uncertain
     group, groups = task.prior.groups(layout)
     by_weight = task.prior.relative(layout) is not None

@@ -257,6 +257,17 @@ class Structured(Operator):
         """
         raise UnsupportedError(f"a sum of {self!r} with its like", f"{other!r}", "the same structure for both")
 
+    def pooled(self, other: Structured) -> Structured:
+        """The curvature of the data of both, A that of some and B that of others: the sum, but of Kronecker products.
+
+        Args:
+            other: B, in the same structure.
+
+        Raises:
+            UnsupportedError: If the sum has not that structure.
+        """
+        return self.plus(other)
+
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """Refuse as ``plus_diagonal`` does, at no cost."""
         self.plus_diagonal(entries)

@@ -193,14 +193,15 @@ class Kronecker(Structured):
         corrected = self._diagonal_in(left, right) + other._diagonal_in(left, right)
         return Kronecker(left, right, corrected=corrected)
 
-    def pooled(self, other: Kronecker) -> Kronecker:
-        """The curvature of the data of both: factors added up, where the scale is one over the inputs of each.
+    def pooled(self, other: Structured) -> Structured:
+        """See ``Structured.pooled``: factors are added up, where the scale is one over the inputs a of each.
 
             (Σ g gᵀ + Σ' g gᵀ) ⊗ (Σ a aᵀ + Σ' a aᵀ) / (n + n')
 
-        Args:
-            other: That of other data, in the same structure.
+        which is what all data together give; of corrected eigenvalues the sum, see ``plus``.
         """
+        if not isinstance(other, Kronecker) or self.corrected is not None or other.corrected is not None:
+            return self.plus(other)
         count = 1 / self.scale + 1 / other.scale
         sides = zip(self.bases, other.bases, strict=True)
         left, right = (_factor_sum(own, theirs) for own, theirs in sides)
