@@ -173,6 +173,7 @@ STRUCTURES: dict[str, Structure] = {
     "diagonal": lw.Diagonal(),
     "kfac": lw.KFAC(),
     "kfac-reduce-separate": lw.KFAC(sharing="reduce", bias="separate"),
+    "kfac-corrected": lw.EKFAC(),
     "low-rank": lw.LowRank(1000),
     "nystrom": lw.Nystrom(1000, samples=1000, tolerance=1e-13),
 }

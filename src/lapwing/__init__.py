@@ -39,13 +39,14 @@ from lapwing.show import plots
 from lapwing.show.report.health import Health, health
 from lapwing.store import export, load, save
 from lapwing.store.files import installed
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
+from lapwing.structures import EKFAC, KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()
 
 __all__ = [
+    "EKFAC",
     "ELBO",
     "EM",
     "GGN",

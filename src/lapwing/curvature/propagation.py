@@ -331,13 +331,15 @@ def cast_to(basis: Eigenbasis, like: Tensor) -> Eigenbasis:
 
 def keeps_variances(block: Structured) -> bool:
     """Whether a block's variances under each of several priors are kept while examples are looked at."""
-    return not (isinstance(block, Kronecker) and block.array_shape[0] == 1 and block.shape[0] >= 4 * LARGE)
+    if not isinstance(block, Kronecker) or block.corrected is not None:
+        return True
+    return block.array_shape[0] > 1 or block.shape[0] < 4 * LARGE
 
 
 def shifted_spectra(blocks: Sequence[Structured], like: Tensor) -> ShiftedSpectra | None:
-    """The eigenvalues of copies of one Kronecker product without groups; ``None`` of other blocks."""
+    """The eigenvalues of copies of one Kronecker product without groups; ``None`` of others, also of corrected ones."""
     copies = [block for block in blocks if isinstance(block, Kronecker)]
-    if len(copies) < len(blocks) or copies[0].array_shape[0] > 1:
+    if len(copies) < len(blocks) or copies[0].array_shape[0] > 1 or copies[0].corrected is not None:
         return None
     left, right = copies[0].bases
     if not all(copy.bases == (left, right) for copy in copies):

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ekfac import EigenvalueSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, Outputs
@@ -23,7 +24,7 @@ from lapwing.likelihoods.base import COLUMNS
 ROWS = 2**31
 """Bytes that explicit rows of one example may take, of parameters without layer factors (2 GiB)."""
 
-Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
+Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum | EigenvalueSum
 """A structure being added up."""
 
 

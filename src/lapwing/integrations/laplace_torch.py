@@ -31,7 +31,7 @@ from lapwing.ground.precision import wide
 from lapwing.ground.shared import Shared
 from lapwing.integrations.after_training import in_order
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.log_det_ratio import Complexity, complexity_of
 from lapwing.methods import laplace as methods
 from lapwing.posteriors import WeightPosterior
@@ -331,7 +331,7 @@ class BaseLaplace(abc.ABC):
         if keep and self._fitted is not None:
             loss += float(self.loss)
             examples += self.n_data
-            together = added(self._fitted.curvature.operator, fitted.curvature.operator)
+            together = self._fitted.curvature.operator.pooled(fitted.curvature.operator)
             fitted = replace(fitted, curvature=replace(fitted.curvature, operator=together))
         self._fitted = fitted
         self._posterior = None
@@ -1232,25 +1232,6 @@ def square_form(precision: Structured, jacobians: Float[Tensor, "n c d"]) -> Flo
     rows = jacobians.flatten(0, 1).to(precision.dtype)
     solved = precision.solve(rows.mT).mT.reshape(jacobians.shape)
     return (rows.reshape(jacobians.shape) @ solved.mT).to(jacobians)
-
-
-def added(first: Structured, second: Structured) -> Structured:
-    """The sum of two curvatures of one structure: of Kronecker products that of all their data together.
-
-    Args:
-        first: That of some data.
-        second: That of others.
-    """
-    if isinstance(first, BlockDiagonal) and isinstance(second, BlockDiagonal):
-        blocks = [added(one, other) for one, other in zip(first.blocks, second.blocks, strict=True)]
-        return BlockDiagonal(tuple(blocks), first.index)
-    if isinstance(first, Kronecker) and isinstance(second, Kronecker):
-        count = 1 / float(first.scale) + 1 / float(second.scale)
-        (left, right), (other_left, other_right) = first.bases, second.bases
-        return Kronecker(left.matrix + other_left.matrix, right.matrix + other_right.matrix, 1 / count)
-    if isinstance(first, Diagonal):
-        return first.plus_diagonal(second.diagonal())
-    return Dense(first.dense() + second.dense())
 
 
 def check_indices(indices: object, weights: int) -> None:

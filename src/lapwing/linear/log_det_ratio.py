@@ -121,7 +121,31 @@ class Determinant:
         return cls(whitened)
 
 
-Complexity: TypeAlias = Spectrum | Determinant
+@final
+@dataclass(frozen=True, eq=False)
+class ComplexityDifference:
+    """``log det Λ / det(A + G₀)`` where earlier data said G₀: what the later data alone determined is charged for.
+
+    Args:
+        whole: ``log det Λ / det A``.
+        earlier: ``log det(A + G₀) / det A``, in which the noise of the later data has no part.
+    """
+
+    whole: Spectrum | Determinant
+    earlier: Spectrum | Determinant
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """The difference of both."""
+        earlier = self.earlier.log_det_ratio(precisions, torch.ones_like(scale))
+        return self.whole.log_det_ratio(precisions, scale) - earlier
+
+    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
+        """See ``Spectrum.effective_dimensions``; the difference of both."""
+        earlier = self.earlier.effective_dimensions(precisions, torch.ones_like(scale))
+        return self.whole.effective_dimensions(precisions, scale) - earlier
+
+
+Complexity: TypeAlias = Spectrum | Determinant | ComplexityDifference
 """What the evidence charges for the directions the data determined."""
 
 
@@ -131,7 +155,7 @@ def complexity_of(
     relative: Float[Tensor, " d"] | None = None,
     *,
     large: int = LARGE,
-) -> Complexity:
+) -> Spectrum | Determinant:
     """The cheapest exact form of ``log det Λ / det A`` for a structure and a grouping of the weights.
 
     Args:
@@ -174,7 +198,7 @@ def spectrum_of(values: Float[Tensor, " d"], group: Int[Tensor, " d"]) -> Spectr
     return Spectrum(values[nonzero], group[nonzero])
 
 
-def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"]) -> Complexity:
+def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"]) -> Spectrum | Determinant:
     """``log det(I + s A⁻¹ L Lᵀ) = log det(I + s Lᵀ A⁻¹ L)``, r × r."""
     if bool((group == group[0]).all()):
         values = torch.linalg.svdvals(factor).square()

@@ -32,6 +32,7 @@ class Isotropic(Prior):
     precision: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "precision", checked_one(self.precision, "Isotropic(1.0)"))
 
     @classmethod
@@ -58,4 +59,4 @@ class Isotropic(Prior):
 
     def split_off(self, names: Collection[str], layout: Layout) -> Layerwise:
         """See ``Prior.split_off``."""
-        return Layerwise(self.precision, parts=(tuple(names),))
+        return Layerwise(self.precision, parts=(tuple(names),), mean=self.mean, earlier=self.earlier)

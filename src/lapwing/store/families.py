@@ -34,7 +34,7 @@ from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputC
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, SampledPosterior, WeightPosterior
 from lapwing.posteriors.base import FitRecipe
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
-from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
+from lapwing.structures import EKFAC, KFAC, Diagonal, Full, Nystrom, Sampled
 from lapwing.structures import LowRank as LowRankStructure
 from lapwing.structures.base import Structure, StructureFit
 
@@ -69,7 +69,7 @@ FAMILIES: Families = {
     ),
     Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
     FitRecipe: named(StructureFit),
-    Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
+    Structure: named(Diagonal, EKFAC, Full, KFAC, LowRankStructure, Nystrom, Sampled),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),
     Operator: OPERATORS,

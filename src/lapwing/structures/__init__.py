@@ -5,6 +5,7 @@ from __future__ import annotations
 from lapwing.structures.auto import AFFORDABLE, Auto
 from lapwing.structures.base import FitTask, Structure
 from lapwing.structures.diagonal import Diagonal
+from lapwing.structures.ekfac import EKFAC
 from lapwing.structures.full import Full
 from lapwing.structures.kfac import KFAC
 from lapwing.structures.low_rank import LowRank
@@ -14,6 +15,7 @@ from lapwing.structures.sampled import Sampled
 
 __all__ = [
     "AFFORDABLE",
+    "EKFAC",
     "KFAC",
     "Auto",
     "Diagonal",

@@ -19,6 +19,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
+from lapwing.priors import Prior
 from lapwing.structures.base import FitTask, Structure
 
 logger = logging.getLogger(__name__)
@@ -69,15 +70,17 @@ class KFAC(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
-        each_alone = [(name,) for names in layers for name in names]
-        blocks = layers if self.bias == "joint" else each_alone
-        _check_one_precision(task, blocks)
+        check_one_precision(task, self.bias)
         total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
         posterior = task.affordable(inverted=True).summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior
+
+    def check_prior(self, prior: Prior) -> None:
+        """See ``Structure.check_prior``; blocks are added to, the nearest in an eigenbasis, see ``Kronecker.plus``."""
+        if not isinstance(prior.earlier, linalg.BlockDiagonal | None):
+            super().check_prior(prior)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
@@ -89,8 +92,19 @@ class KFAC(CurvatureRecipe, Structure):
         return total.result().operator
 
 
-def _check_one_precision(task: FitTask, blocks: list[tuple[str, ...]]) -> None:
-    """Refuse a prior under which the weights of a Kronecker block differ."""
+def check_one_precision(task: FitTask, bias: Bias) -> None:
+    """Refuse a prior under which the weights of a Kronecker block differ.
+
+    Args:
+        task: What is to be fitted.
+        bias: Whether a bias has a block of its own.
+
+    Raises:
+        UnsupportedError: If they do.
+    """
+    layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
+    each_alone = [(name,) for names in layers for name in names]
+    blocks = layers if bias == "joint" else each_alone
     layout = task.model.network.uncertain
     group, groups = task.prior.groups(layout)
     by_weight = task.prior.relative(layout) is not None

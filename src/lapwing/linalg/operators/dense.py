@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.ground.precision import wide
 from lapwing.ground.probes import gaussian
 from lapwing.linalg.checks import symmetric
@@ -196,6 +196,16 @@ class Dense(Structured):
 
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """See ``Structured.check_plus_diagonal``; any sum is exact."""
+
+    def plus(self, other: Structured) -> Dense:
+        """See ``Structured.plus``; of any other matrix, written out.
+
+        Raises:
+            ShapeError: If that is of another size.
+        """
+        if other.shape != self.shape:
+            raise ShapeError(f"{self.shape[0]} rows", f"{other!r}", "a curvature of the same weights")
+        return Dense(self._dense() + other.dense().to(self.matrix), epsilon=self.epsilon)
 
     @property
     def _like(self) -> Tensor:
