@@ -1,0 +1,21 @@
+"""Rows that hold a number of ours beside the one a source printed for the same quantity."""
+
+from __future__ import annotations
+
+from benchmarks.report import Row
+
+
+def beside_published(quantity: str, ours: float | None, published: float, source: str) -> Row:
+    """What a study shows of one printed number.
+
+    Args:
+        quantity: What was measured, with the condition under which it was.
+        ours: Our number; ``None`` where it could not be measured.
+        published: The printed one.
+        source: Where it is printed: the work, and its table, figure or section.
+
+    Example:
+        >>> beside_published("NLL of the plain network", 0.25, 0.282, "Deng et al. 2022, table 1")["published"]
+        0.282
+    """
+    return {"verdict": quantity, "ours": ours, "published": published, "source": source}
