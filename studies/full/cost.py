@@ -143,8 +143,8 @@ def quadratic(way: str, size: int, condition: float) -> Operator:
         return (scale * f.square()).sum()
 
     def ggn(v: Tensor) -> Tensor:
-        f, tangent = jvp(outputs, (point,), (v,))
-        curved = jvp(grad(loss), (f,), (tangent,))[1]
+        pushed = jvp(outputs, (point,), (v,))
+        curved = jvp(grad(loss), (pushed[0],), (pushed[1],))[1]
         return vjp(outputs, point)[1](curved)[0]
 
     def hessian(v: Tensor) -> Tensor:

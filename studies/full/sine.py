@@ -60,8 +60,8 @@ def measured(alpha: float, seed: int, length: Length) -> Row:
         off = found["sides"].mean(0) - least(data.sides[0])
     row["off_least_squares"] = float(off.square().mean().sqrt())
     for name, (x, y) in {"sides": data.sides, "gap": data.gap}.items():
-        options = {"linearised": False, "samples": FUNCTIONS, "generator": seed}
-        row[f"nll_{name}"] = nll(posterior.predict(x, **options), y)
+        averaged = posterior.predict(x, linearised=False, samples=FUNCTIONS, generator=seed)
+        row[f"nll_{name}"] = nll(averaged, y)
         row[f"nll_{name}_linearised"] = nll(posterior.predict(x), y)
     return row
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import lapwing as lw
 from benchmarks.command import Setting
-from lapwing.posteriors import NystromPosterior
-from lapwing.predictive import Moments
+from lapwing.posteriors import NystromPosterior, Posterior
+from lapwing.predictive import Classification, Moments
 from studies.ella import ablation
 from studies.ella.setting import Ella, averaged, predicted
 from studies.ella.shifted import Images, rejection
@@ -20,11 +21,10 @@ def ella() -> Ella:
     return Ella.read(Setting(quick=True))
 
 
-def nystrom(ella: Ella, **options: int) -> NystromPosterior:
+def nystrom(ella: Ella, rank: int, samples: int) -> NystromPosterior:
     """The library's own posterior on the network of a study."""
-    recipe = lw.Laplace(
-        lw.Categorical(), prior=lw.Isotropic(ella.precision), structure=lw.Nystrom(residual=False, **options)
-    )
+    structure = lw.Nystrom(rank, samples, residual=False)
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(ella.precision), structure=structure)
     posterior = recipe.fit(ella.task.model, ella.task.train)
     assert isinstance(posterior, NystromPosterior)
     return posterior
@@ -101,6 +101,13 @@ def test_leading_directions_are_a_fit_of_smaller_rank() -> None:
     torch.testing.assert_close(ablation.leading(whole, 2).compressed, few.compressed, rtol=1e-4, atol=1e-4)
 
 
+def covariance(posterior: Posterior, x: Tensor) -> Tensor:
+    """Of all logits together."""
+    prediction = posterior.predict(x, joint=True)
+    assert isinstance(prediction, Classification)
+    return prediction.logits.covariance
+
+
 def test_errors_are_those_of_the_predicted_covariance() -> None:
     case = ablation.case_of(Setting(quick=True))
     exact = ablation.Exact.of(case, 200)
@@ -109,7 +116,7 @@ def test_errors_are_those_of_the_predicted_covariance() -> None:
         assert isinstance(posterior, NystromPosterior)
         (errors,) = exact.errors([posterior])
         full = case.laplace(lw.Full(view="weights")).fit(case.model, case.train)
-        ours, theirs = (p.predict(case.held_out, joint=True).logits.covariance for p in (posterior, full))
+        ours, theirs = covariance(posterior, case.held_out), covariance(full, case.held_out)
         expected = float((ours - theirs).norm() / theirs.norm())
         assert errors[name] == pytest.approx(expected, rel=0.1, abs=4 * errors[f"{name}_error"])
 
