@@ -19,3 +19,13 @@ def beside_published(quantity: str, ours: float | None, published: float, source
         0.282
     """
     return {"verdict": quantity, "ours": ours, "published": published, "source": source}
+
+
+def to_three_places(row: Row, *names: str) -> Row:
+    """A row of a page with some of its numbers to three digits behind the point.
+
+    Example:
+        >>> to_three_places({"method": "ELLA", "nll": 0.23}, "nll", "ece")
+        {'method': 'ELLA', 'nll': '0.230'}
+    """
+    return row | {name: f"{row[name]:.3f}" for name in names if row.get(name) is not None}

@@ -9,6 +9,7 @@ from benchmarks.table import markdown, summarised, with_tables
 from lapwing.evaluation.corruptions import SEVERITIES
 from studies.ella.growth import VARIANCES
 from studies.ella.shifted import PUBLISHED, SHOWN
+from studies.published import to_three_places
 
 PAGE = ROOT / "docs" / "ella.md"
 
@@ -47,20 +48,20 @@ def of_stopping(found: Sequence[Row]) -> Iterator[str]:
     yield markdown(lines, {"images": "images in G"} | {f"{v:g}": f"σ₀² = {v:g}" for v in VARIANCES})
     others = [row for row in found if row["part"] != "grid"]
     columns = {"part": "method", "stopped_at": "images in G", "nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
-    yield markdown([digits(row, "nll", "ece", "accuracy") for row in others], columns)
+    yield markdown([to_three_places(row, "nll", "ece", "accuracy") for row in others], columns)
 
 
 def of_rank(found: Sequence[Row]) -> Iterator[str]:
     """Scores by rank."""
     columns = {"rank": "K", "stopped_at": "images in G", "nll": "NLL", "ece": "ECE", "nll_all": "NLL, all images"}
-    yield markdown([digits(row, "nll", "ece", "nll_all") for row in found], columns)
+    yield markdown([to_three_places(row, "nll", "ece", "nll_all") for row in found], columns)
 
 
 def of_shifted(found: Sequence[Row]) -> Iterator[str]:
     """Scores on test images beside those of the source, at each severity, and with images from elsewhere."""
     lines: list[Row] = []
     for row in found:
-        line = digits(row, "nll", "ece", "accuracy", "nll_prior_alone", "ece_prior_alone")
+        line = to_three_places(row, "nll", "ece", "accuracy", "nll_prior_alone", "ece_prior_alone")
         for score in ("nll", "ece"):
             values = [PUBLISHED.get((row["method"], name)) for name in (score, f"{score}_prior_alone")]
             line[f"{score}_published"] = next((f"{value:.3f}" for value in values if value is not None), None)
@@ -71,18 +72,12 @@ def of_shifted(found: Sequence[Row]) -> Iterator[str]:
     for score, word in (("nll", "NLL"), ("ece", "ECE")):
         names = [f"{score}_{k}" for k in (0, *SEVERITIES)]
         columns = {"method": f"{word} at severity"} | {name: name[-1] for name in names}
-        yield markdown([digits(row, *names) for row in found], columns)
+        yield markdown([to_three_places(row, *names) for row in found], columns)
     names = ["auroc", *(f"error_{t:g}" for t in SHOWN), *(f"share_{t:g}" for t in SHOWN)]
     columns = {"method": "method, a quarter from elsewhere", "auroc": "AUROC"}
-    columns |= {f"error_{t:g}": f"error, τ = {t:g}" for t in SHOWN} | {
-        f"share_{t:g}": f"kept, τ = {t:g}" for t in SHOWN
-    }
-    yield markdown([digits(row, *names) for row in found], columns)
-
-
-def digits(row: Row, *names: str) -> Row:
-    """A row with some of its numbers to three digits behind the point."""
-    return row | {name: f"{row[name]:.3f}" for name in names if row.get(name) is not None}
+    columns |= {f"error_{t:g}": f"error, τ = {t:g}" for t in SHOWN}
+    columns |= {f"share_{t:g}": f"kept, τ = {t:g}" for t in SHOWN}
+    yield markdown([to_three_places(row, *names) for row in found], columns)
 
 
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {

@@ -8,6 +8,7 @@ from benchmarks.report import ROOT, Row, grouped
 from benchmarks.table import markdown, summarised, with_tables
 from studies.full import cost
 from studies.full.quadrature import PUBLISHED
+from studies.published import to_three_places
 
 PAGE = ROOT / "docs" / "full-laplace.md"
 
@@ -45,9 +46,8 @@ def of_cost(found: Sequence[Row]) -> Iterator[str]:
     quadratic = [row for row in found if row["problem"] == "quadratic"]
     plain = [row for row in quadratic if row.get("condition", 1.0) == 1.0]
     for operation, published in (("product", cost.PRODUCTS), ("solve", cost.SOLVES)):
-        own = [
-            milliseconds(row) | {"published": published.get(row["d"])} for row in plain if row["operation"] == operation
-        ]
+        timed = [milliseconds(row) for row in plain if row["operation"] == operation]
+        own = [row | {"published": published.get(row["d"])} for row in timed]
         columns = {"d": f"weights, {operation}"} | TIMED | {"published": "published ratio"}
         yield markdown(own, columns)
     ill = [milliseconds(row) for row in quadratic if row.get("condition", 1.0) > 1.0]
@@ -130,7 +130,7 @@ def of_digits(found: Sequence[Row]) -> Iterator[str]:
         "seconds_drawing": "s",
     }
     yield markdown(drawn, columns)
-    scored = [row for row in found if row["method"] != "draws"]
+    scored = [to_three_places(row, "accuracy", "nll", "ece") for row in found if row["method"] != "draws"]
     yield markdown(scored, {"method": "method", "alpha": "α", "accuracy": "accuracy", "nll": "NLL", "ece": "ECE"})
 
 
