@@ -30,7 +30,7 @@ COLUMNS = ("std_sides", "std_gap", "std_beyond", "off_least_squares", "nll_sides
 
 def rows(setting: Setting) -> Iterator[Row]:
     """For each precision a row a seed, and one about draws from the posterior of the first seed."""
-    length = Length(epochs=20, warm_up=5) if setting.quick else Length()
+    length = Length(epochs=4, warm_up=1) if setting.quick else Length()
     draws = 50 if setting.quick else DRAWS
     for alpha in ALPHAS:
         part = f"α = {alpha:g}"
