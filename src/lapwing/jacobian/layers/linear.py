@@ -297,11 +297,8 @@ class OuterProducts(LayerKind):
     def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
         """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
         k = self.g.shape[1]
-        g = self.g[:, :, 0]
-        inputs = self.columns[:, 0]
-        by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
-        if self.positions > 1 and by_products:
-            covariances, separate = spectra.covariances(g, inputs)
+        if spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions):
+            covariances, separate = spectra.covariances(self.g[:, :, 0], self.columns[:, 0])
             lost = cancelled(covariances, separate)
             if lost.any():
                 covariances[:, lost] = self.taken(lost)._under_weights(spectra)
