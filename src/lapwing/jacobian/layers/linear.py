@@ -376,9 +376,10 @@ def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
 
 
 def rows_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
-    """The same by explicit rows, which are made, and multiplied with each other."""
-    products = k * k if variances == 1 else variances * k * (k + 1)
-    return o * i * (k * t + products + STREAMED * k)
+    """The same by explicit rows, which are made, and multiplied with each other; see ``contracted``."""
+    if variances == 1 or variances < k:
+        return o * i * (k * t + variances * (k * k + STREAMED * k))
+    return o * i * (k * t + variances * k * (k + 1) + STREAMED * k)
 
 
 @final
