@@ -95,6 +95,17 @@ def test_products_of_positions_are_those_of_the_weights(bytes_at_once: int) -> N
     torch.testing.assert_close(separate, alone, rtol=SPACING**2 / 8, atol=0)
 
 
+def test_a_large_layer_of_one_position_writes_no_variances() -> None:
+    several = replace(spectra(300, 400), budget=0)
+    factor = Linear("w", None, normal(3, 2, 1, 300, 1), normal(3, 1, 400, 1))
+    assert several.cost(2, 1) < several.cost_by_weights(2, 1)
+    found = factor.covariances_under(several)
+    exact = factor.covariances(all_variances(several))
+    error = (exact - found).diagonal(dim1=-2, dim2=-1) / exact.diagonal(dim1=-2, dim2=-1)
+    assert 0.0 < float(error.max()) < SPACING**2 / 8 and float(error.min()) > -1e-3
+    assert float((exact - found).norm() / exact.norm()) < SPACING**2 / 16
+
+
 def test_positions_that_all_but_cancel_keep_their_digits() -> None:
     """Of two inputs of which the outputs are subtracted, the second example is nearly the same twice."""
     several = replace(spectra(80, 90), like=torch.zeros(()))

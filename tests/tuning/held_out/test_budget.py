@@ -119,6 +119,8 @@ def test_by_default_it_is_three_times_the_fit_and_some_seconds_at_least() -> Non
     fitted = posterior()
     assert 0.0 < fitted.fit_seconds < 60.0
     assert Budget.of("auto", fitted).seconds == max(FLOOR, FITS * fitted.fit_seconds)
+    assert Budget.of("auto", fitted).reserved == fitted.fit_seconds and Budget(2.5).reserved == 0.0
+    assert Budget(10.0, reserved=4.0).left < Budget(10.0).left - 3.9
     assert Budget.of(2.5, fitted).seconds == 2.5 and Budget.of(None, fitted).seconds == math.inf
     solved = lw.Laplace(lw.Categorical(), structure=lw.Sampled(4)).fit(*known())
     assert Budget.of("auto", solved).seconds == math.inf, "few solves, each of which counts"

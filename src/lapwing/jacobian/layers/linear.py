@@ -297,11 +297,8 @@ class OuterProducts(LayerKind):
     def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
         """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
         k = self.g.shape[1]
-        g = self.g[:, :, 0]
-        inputs = self.columns[:, 0]
-        by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
-        if self.positions > 1 and by_products:
-            covariances, separate = spectra.covariances(g, inputs)
+        if spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions):
+            covariances, separate = spectra.covariances(self.g[:, :, 0], self.columns[:, 0])
             lost = cancelled(covariances, separate)
             if lost.any():
                 covariances[:, lost] = self.taken(lost)._under_weights(spectra)
@@ -379,9 +376,10 @@ def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
 
 
 def rows_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
-    """The same by explicit rows, which are made, and multiplied with each other."""
-    products = k * k if variances == 1 else variances * k * (k + 1)
-    return o * i * (k * t + products + STREAMED * k)
+    """The same by explicit rows, which are made, and multiplied with each other; see ``contracted``."""
+    if variances == 1 or variances < k:
+        return o * i * (k * t + variances * (k * k + STREAMED * k))
+    return o * i * (k * t + variances * k * (k + 1) + STREAMED * k)
 
 
 @final

@@ -135,9 +135,12 @@ class ShiftedSpectra:
         return moments + pairs * side**2
 
     def cost_by_weights(self, cotangents: int, positions: int) -> int:
-        """Multiplications of the same from the matrix of weights."""
-        products = cotangents * (cotangents + 1) // 2 * (1 + len(self.shifts))
-        return len(self.left) * len(self.right) * (cotangents * positions + products)
+        """Multiplications of the same from the matrix of weights; at one position from their variances alone."""
+        priors = len(self.shifts)
+        pairs = cotangents * (cotangents + 1) // 2
+        if positions == 1:
+            return len(self.left) * priors * (len(self.right) + pairs)
+        return len(self.left) * len(self.right) * (cotangents * positions + pairs * (1 + priors))
 
     def covariances(
         self, g: Float[Tensor, "n k v t"], a: Float[Tensor, "n w t"], budget: int = GRAMS
