@@ -13,6 +13,7 @@ from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.kfac import Bias
 from lapwing.curvature.last_layer.head import HeadBlock, head_blocks
 from lapwing.curvature.last_layer.outputs import Entries
+from lapwing.curvature.second_moments import Share
 from lapwing.ground.data.sources import Data
 from lapwing.ground.precision import wide, wide_like
 from lapwing.jacobian.layers.base import Factor
@@ -57,7 +58,7 @@ class EigenvalueSum:
                 left, right = block.complete_bases
                 self._bases[names] = _like(left, network.like), _like(right, network.like)
 
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+    def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
         """Take in the factors of one block of cotangents of one chunk."""
         for factor in factors:
             for part in factor.separated() if self._bias == "separate" else (factor,):
