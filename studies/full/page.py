@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import torch
+
 from benchmarks.report import ROOT, Row, grouped
 from benchmarks.table import markdown, summarised, with_tables
 from studies.full import cost
 from studies.full.quadrature import PUBLISHED
+from studies.full.spectrum import gap
 from studies.published import to_three_places
 
 PAGE = ROOT / "docs" / "full-laplace.md"
@@ -24,8 +27,8 @@ def of_spectrum(found: Sequence[Row]) -> Iterator[str]:
     """Effective ranks, and how far Lanczos is from the exact eigenvalues."""
     lines: list[Row] = []
     for row in found:
-        ranks = row.get("effective_rank", {})
-        lines.append({"filters": f"{row['kernel']} x {row['kernel']}"} | row | ranks)
+        line = {"filters": f"{row['kernel']} x {row['kernel']}"} | row | row.get("effective_rank", {})
+        lines.append(line | {"gap": gap(torch.tensor(row["eigenvalues"]))})
     columns = {
         "filters": "filters",
         "images": "images",
