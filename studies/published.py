@@ -5,20 +5,20 @@ from __future__ import annotations
 from benchmarks.report import Row
 
 
-def beside_published(quantity: str, ours: float | None, published: float, source: str) -> Row:
+def beside_published(quantity: str, ours: float | None, published: float, place: str) -> Row:
     """What a study shows of one printed number.
 
     Args:
         quantity: What was measured, with the condition under which it was.
         ours: Our number; ``None`` where it could not be measured.
         published: The printed one.
-        source: Where it is printed: the work, and its table, figure or section.
+        place: Where it is printed: the work, and its table, figure or section.
 
     Example:
         >>> beside_published("NLL of the plain network", 0.25, 0.282, "Deng et al. 2022, table 1")["published"]
         0.282
     """
-    return {"verdict": quantity, "ours": ours, "published": published, "source": source}
+    return {"verdict": quantity, "ours": ours, "published": published, "place": place}
 
 
 def to_three_places(row: Row, *names: str) -> Row:

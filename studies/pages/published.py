@@ -60,8 +60,8 @@ class Compared:
 
 def tables() -> Iterator[str]:
     """In the order of the page."""
-    for compared in (ella(), full_covariance(), hessian_free(), processes(), tomography()):
-        yield side_by_side(compared)
+    for compared in SOURCES:
+        yield side_by_side(compared())
     yield where_from()
 
 
@@ -77,7 +77,7 @@ def noted(beginning: str) -> Iterator[Compared]:
         for each in rows(path.stem):
             if "published" in each:
                 ours = NOTHING if each["ours"] is None else f"{each['ours']:.3g}".replace("-", "−")
-                yield Compared(each["verdict"], f"{each['published']:g}".replace("-", "−"), ours, each["source"])
+                yield Compared(each["verdict"], f"{each['published']:g}".replace("-", "−"), ours, each["place"])
 
 
 def full_covariance() -> Iterator[Compared]:
@@ -161,3 +161,7 @@ def commits(name: str) -> str:
     found = report(name)
     parts = [each["source"]["commit"] for each in rows(name) if "source" in each]
     return ", ".join(f"`{commit[:8]}`" for commit in dict.fromkeys(parts or [found["commit"]])) or NOTHING
+
+
+SOURCES = (ella, full_covariance, hessian_free, processes, tomography)
+"""In the order of the page."""

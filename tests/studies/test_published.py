@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 def test_a_number_stands_beside_the_printed_one() -> None:
     row = beside_published("NLL", 0.25, 0.282, "table 1")
-    assert row == {"verdict": "NLL", "ours": 0.25, "published": 0.282, "source": "table 1"}
+    assert row == {"verdict": "NLL", "ours": 0.25, "published": 0.282, "place": "table 1"}
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_the_tables_of_a_page_are_what_its_reports_say(pattern: str, path: Path,
 def test_printed_numbers_say_where_they_stand() -> None:
     reports = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.glob("*.json")]
     beside = [row for report in reports for row in report["rows"] if "published" in row and "verdict" in row]
-    assert beside and all(isinstance(row["ours"], float | int) and row["source"] for row in beside)
+    assert beside and all(isinstance(row["ours"], float | int) and row["place"] for row in beside)
