@@ -11,9 +11,10 @@ backward pass two.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import Pair, digits, generator, mnist
 from benchmarks.networks import seeded
-from benchmarks.report import Row, attempt
+from benchmarks.report import Row, attempt, grouped
+from benchmarks.table import markdown, summarised, with_tables
 from benchmarks.training import train
 from lapwing.baselines import (
     SWAG,
@@ -37,6 +39,8 @@ from lapwing.baselines import (
 )
 from lapwing.evaluation.evaluate import Predictor
 from studies.pairs import cnn, flat
+
+PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
 
 CLASSES = 7
 MEMBERS = 5
@@ -197,7 +201,26 @@ def scored(entry: Entry, task: Task, test: Pair, strangers: torch.Tensor) -> lw.
     return lw.evaluate(entry.fit(task), test, ood=strangers)
 
 
-STUDY = Study(rows, COLUMNS, needs="MNIST; digits come with scikit-learn")
+def page(found: Sequence[Row]) -> str:
+    """The page on baselines with its table made anew, from the rows of a report."""
+    means = list(summarised([row for row in found if "seed" in row]))
+    parts = grouped(means, "part")
+    lines: list[Row] = []
+    for method, of_method in grouped(means, "method").items():
+        line: Row = {"method": method}
+        for row in of_method:
+            line[row["part"]] = f"{row['nll']:.3f}, {row['difference']:+.3f} ± {row['difference_stderr']:.3f}"
+            line[f"{row['part']} ood"] = f"{row['ood_auroc']:.3f}"
+        line["fit"] = f"{of_method[0]['fit_passes']:.0f}"
+        line["predict"] = f"{of_method[0]['predict_passes']:.0f}"
+        lines.append(line)
+    columns = {"method": "NLL, less that of the posterior"}
+    columns |= {part: part for part in parts} | {"fit": "to fit", "predict": "to predict"}
+    told = {"method": "OOD AUROC"} | {f"{part} ood": part for part in parts}
+    return with_tables(PAGE.read_text(encoding="utf-8"), [markdown(lines, columns), markdown(lines, told)])
+
+
+STUDY = Study(rows, COLUMNS, draw=page, needs="MNIST; digits come with scikit-learn")
 
 if __name__ == "__main__":
     main({"several_networks": STUDY})
