@@ -120,7 +120,7 @@ def training_features(task: Task) -> Iterator[tuple[Float[Tensor, "m k"], Int[Te
         targets = likelihood.canonical_targets(outputs, batch.targets)
         likelihood.check(outputs, targets)
         if features.shape[:-1] == outputs.shape[:-1]:
-            yield labelled(features, targets)
+            yield labelled(features, targets.to(features.device))
         else:
             hint = "Energy(), which takes the logits"
             raise UnsupportedError("features at every position of the outputs", f"{list(features.shape)}", hint)
