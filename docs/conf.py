@@ -48,6 +48,7 @@ ROOMS = {
     "lapwing.ct": "Tomography",
     "lapwing.methods.marginal": "Training on the marginal likelihood",
     "lapwing.methods.hessian_free": "Hessian-free Laplace",
+    "lapwing.comparison": "Comparison",
     "lapwing.baselines": "Baselines",
     "lapwing.metrics": "Metrics",
     "lapwing.evaluation.corruptions": "Corruptions",

@@ -633,10 +633,22 @@ MUTANTS = (
         "metrics/test_regression.py",
     ),
     m(
-        "metrics/classification.py:auroc",
-        "wide(below).mean() / (2 * low.numel())",
-        "wide(below).mean() / low.numel()",
+        "metrics/classification.py:_ranks",
+        "wide(twice) / 2",
+        "wide(twice)",
         "metrics/test_classification.py",
+    ),
+    m(
+        "metrics/calibration.py:equal_mass",
+        "p * (1 - p) / count + z**2 / (4 * count**2)",
+        "p * (1 - p) / count - z**2 / (4 * count**2)",
+        "metrics/test_calibration.py",
+    ),
+    m(
+        "comparison/paired.py:_stderr",
+        "float(values.std()) / math.sqrt(n)",
+        "float(values.std()) / n",
+        "comparison/test_paired.py",
     ),
     m(
         "metrics/joint.py:_joint",

@@ -97,15 +97,22 @@ def posteriors(likelihood: lw.Likelihood, draws: int, subnetwork: int) -> dict[s
 
 
 def entries(
-    likelihood: lw.Likelihood, draws: int, subnetwork: int, epochs: int, *, ensemble: baselines.DeepEnsemble | None
+    likelihood: lw.Likelihood,
+    validation: tuple[Tensor, Tensor],
+    *,
+    draws: int,
+    epochs: int,
+    subnetwork: int = 500,
+    ensemble: baselines.DeepEnsemble | None = None,
 ) -> dict[str, Contender]:
     """Everything that is compared beside the plain network and temperature scaling.
 
     Args:
         likelihood: p(y | f).
+        validation: What recipes are tuned by, all of it whatever it takes.
         draws: Of the posterior by draws.
-        subnetwork: Weights of the subnetwork.
         epochs: Of what trains on.
+        subnetwork: Weights of the subnetwork.
         ensemble: A deep ensemble, where one can be trained.
     """
     found: dict[str, Contender] = {
@@ -121,7 +128,7 @@ def entries(
     if ensemble is not None:
         found["deep ensemble"] = ensemble
     for name, recipe in posteriors(likelihood, draws, subnetwork).items():
-        found[name] = Tuned(recipe, "validation")
+        found[name] = Tuned(recipe, lw.Validation(validation, seconds=None))
         if name in ALSO_BY_DEFAULT:
             found[f"{name}, no validation data"] = Tuned(recipe)
     stopped = (raises, too_many_bytes, too_many_seconds)
@@ -169,7 +176,7 @@ def of_digits(seed: int = 0, *, quick: bool = False) -> dict[str, Any]:
         "validation": split.validation,
         "ood": split.unseen[0],
         "shifts": {shifted(*kind): (corrupt(x, *kind, generator=generator(seed)), y) for kind in SHIFTS},
-        "methods": entries(lw.Categorical(), 64, 500, 2 if quick else 20, ensemble=others),
+        "methods": entries(lw.Categorical(), split.validation, draws=64, epochs=2 if quick else 20, ensemble=others),
     }
 
 
@@ -206,7 +213,7 @@ def of_resnet(folder: Path, *, images: int = IMAGES, scored: int | None = None) 
         "ood": checkpoint.normalise(strangers),
         "shifts": shifts,
         "likelihood": likelihood,
-        "methods": entries(likelihood, 16, 500, 12, ensemble=None),
+        "methods": entries(likelihood, held_out, draws=16, epochs=12),
     }
 
 

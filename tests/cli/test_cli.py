@@ -159,6 +159,8 @@ def test_compare_goes_on_and_an_interrupt_is_exit_code_130(capsys: pytest.Captur
     assert "RuntimeError: raw" in said.out and "joint, nats a label" in said.out
     assert (folder / "here" / "run.jsonl").read_text().startswith(before)
     assert "Take " in (folder / "here" / "report.html").read_text()
+    cli.main(["report", "here/run.jsonl", "--out", "again.html"])
+    assert "Take " in (folder / "again.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from lapwing.comparison import likelihood_of
 from lapwing.comparison.journal import circumstances
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
-from lapwing.show.report import comparison_page, write_json, write_report
+from lapwing.show.report import comparison_page, write_comparison, write_json, write_report
 
 NAMES = (
     "model",
@@ -232,13 +232,17 @@ def told_about(device: torch.device) -> dict[str, Any]:
 
 
 def report(results: Path, /, *, out: Path | None = None) -> None:
-    """Make one self-contained page of a results.json.
+    """Make one self-contained page of a results.json, or of the rows of a run.jsonl.
 
     Args:
         results: What lapwing compare or the demo wrote.
         out: Where the page goes; report.html beside the results if not given.
     """
-    say(str(write_report(results, out)))
+    if results.suffix != ".jsonl":
+        say(str(write_report(results, out)))
+        return
+    found = lw.comparison.read_comparison(results)
+    say(str(write_comparison(found, out or results.with_name("report.html"))))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
+
+from torch import nn
 
 from lapwing.comparison.cost import NO_LIMITS, Limits
 from lapwing.comparison.examples import Examples
@@ -12,6 +15,8 @@ from lapwing.comparison.journal import Journal, Json
 from lapwing.comparison.table import Row
 from lapwing.ground.errors import DataError
 from lapwing.ground.files.records import checksum
+from lapwing.jacobian.network.snapshot import digest_of
+from lapwing.jacobian.network.unwrapping import unwrapped
 
 
 @final
@@ -59,7 +64,7 @@ class Ledger:
         return {
             "method": name,
             "tuned_by": tuned_by,
-            "entry": f"{checksum(entry):08x}",
+            "entry": f"{checksum_of_entry(entry):08x}",
             "data": self.fingerprint,
             "seed": self.seed,
         }
@@ -70,6 +75,36 @@ class Ledger:
             return False
         then = line.get("limits") or {}
         return more(self.limits.seconds, then.get("seconds")) or more(self.limits.bytes, then.get("bytes"))
+
+
+def checksum_of_entry(entry: object) -> int:
+    """A number that tells an entry from others: its words, its tensors, and the weights of the networks in it.
+
+    A function goes by its name alone.
+
+    Example:
+        >>> from lapwing.evaluation.baselines import PlainNetwork
+        >>> one, other = PlainNetwork(nn.Linear(2, 3)), PlainNetwork(nn.Linear(2, 3))
+        >>> checksum_of_entry(one) == checksum_of_entry(one), checksum_of_entry(one) == checksum_of_entry(other)
+        (True, False)
+    """
+    digests = [digest_of(unwrapped(module)) for module in modules_in(entry)]
+    return checksum((entry, digests))
+
+
+def modules_in(value: object) -> Iterator[nn.Module]:
+    """The networks in a record, wherever they are."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, nn.Module):
+        yield value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, tuple | list):
+        parts = value
+    for part in parts:
+        yield from modules_in(part)
 
 
 def more(now: float | None, then: float | None) -> bool:

@@ -252,15 +252,17 @@ class Plan:
     def _run_once(self, bench: Bench, rows: list[Row]) -> bool:
         """Add the rows of one seed; whether nobody interrupted."""
         network = bench.task.network
-        rows.append(bench.plain(network))
-        if bench.task.validation is not None:
-            rows.append(bench.calibrated(network, bench.task.validation))
         before = len(rows)
         try:
+            rows.append(bench.plain(network))
+            if bench.task.validation is not None:
+                rows.append(bench.calibrated(network, bench.task.validation))
             for name, method in self.methods.items():
                 for row in bench.rows(name, method, self.ways):
                     rows.append(row)
         except KeyboardInterrupt:
+            if not rows:
+                raise
             compared = {row.method for row in rows[before:]}
             left = [name for name in self.methods if name not in compared]
             rows.extend(Row(name, "", (), "interrupted") for name in left)
