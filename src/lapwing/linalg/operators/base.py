@@ -246,6 +246,11 @@ class Structured(Operator):
             )
         return self._plus_diagonal(entries)
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """Whether ``shifted`` and ``plus_diagonal`` are sums with the whole matrix, and not with parts of it."""
+        return True
+
     def plus(self, other: Structured) -> Structured:
         """The sum ``A + B`` in the structure of A: exact, but of Kronecker products, which says how near.
 
