@@ -115,9 +115,9 @@ MUTANTS = (
         "priors/test_base.py",
     ),
     m(
-        "priors/base.py:Prior.log_density",
-        "constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()",
-        "constant.to(vector) - (diagonal.to(vector) * vector.square()).sum()",
+        "priors/base.py:Prior.energy",
+        "0.5 * (self.precisions(layout).to(norms) * norms).sum()",
+        "(self.precisions(layout).to(norms) * norms).sum()",
         "priors",
     ),
     m(
@@ -303,6 +303,30 @@ MUTANTS = (
         "mean = 1.0 / max(self._count[names], 1)",
         "mean = 1.0",
         "curvature/test_kfac.py",
+    ),
+    m(
+        "curvature/ekfac.py:_turned_diagonal",
+        "own + v.square()",
+        "own - v.square()",
+        "curvature/test_ekfac.py",
+    ),
+    m(
+        "linalg/operators/chain.py:KroneckerChain._factors",
+        "matrices[i] - psi @ between.mT",
+        "matrices[i] + psi @ between.mT",
+        "linalg/operators/test_chain.py",
+    ),
+    m(
+        "linalg/operators/kronecker.py:Kronecker.pooled",
+        "1 / self.scale + 1 / other.scale",
+        "1 / self.scale",
+        "laws/test_more_data.py",
+    ),
+    m(
+        "priors/base.py:Prior.deviation",
+        "vector - mean",
+        "vector + mean",
+        "priors/test_base.py",
     ),
     m(
         "jacobian/layers/linear.py:OuterProducts.input_moment",

@@ -48,8 +48,10 @@ METHODS: dict[str, Memory | None] = {
     "mean alone": Memory(None),
     "diagonal": Memory(lw.Diagonal()),
     "KFAC": Memory(lw.KFAC()),
+    "EKFAC": Memory(lw.EKFAC()),
     "diagonal, data count ten times": Memory(lw.Diagonal(), 10.0),
     "KFAC, data count ten times": Memory(lw.KFAC(), 10.0),
+    "EKFAC, data count ten times": Memory(lw.EKFAC(), 10.0),
 }
 
 ALL = "all tasks at once"

@@ -402,9 +402,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
         What is held as a curvature over the weights is added to, and old data are not read again: exactly, with
         ``KFAC`` and ``LowRank`` as a fit would have it but for what ``rank=`` leaves out, and with ``EKFAC`` the
-        nearest in one eigenbasis, see ``Kronecker.plus``. ``Sampled``, ``MatrixFree``, ``Nystrom`` and the view over
-        the functions are fitted again to all data. Means of outputs stay those of the network: only what is not known
-        shrinks. Where the network is to learn of the data, train on with ``as_prior().penalty(model)``.
+        nearest in one eigenbasis, see ``Kronecker.plus``. ``Sampled``, ``MatrixFree``, ``Nystrom``, ``TridiagonalKFAC``
+        and the view over the functions are fitted again to all data. Means of outputs stay those of the network: only
+        what is not known shrinks. Where the network is to learn of the data, train on with ``as_prior().penalty``.
 
         Args:
             data: More data, as for ``Laplace.fit``.

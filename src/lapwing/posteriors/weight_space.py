@@ -255,6 +255,8 @@ class WeightPosterior(ExactPosterior):
 
     def _updated(self, fitted_by: FitRecipe, more: Data) -> WeightPosterior:
         """See ``Posterior.updated``: the curvatures are added, which are those at the fitted noise."""
+        if not self.curvature.operator.shifts_exactly:
+            return super()._updated(fitted_by, more)
         prior = replace(self.prior, earlier=None)
         alone = fitted_by.again(replace(self.model, source=more), prior)
         assert isinstance(alone, WeightPosterior)

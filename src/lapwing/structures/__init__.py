@@ -12,6 +12,7 @@ from lapwing.structures.low_rank import LowRank
 from lapwing.structures.matrix_free import MatrixFree
 from lapwing.structures.nystrom import Nystrom, NystromStopping
 from lapwing.structures.sampled import Sampled
+from lapwing.structures.tridiagonal import TridiagonalKFAC
 
 __all__ = [
     "AFFORDABLE",
@@ -27,4 +28,5 @@ __all__ = [
     "NystromStopping",
     "Sampled",
     "Structure",
+    "TridiagonalKFAC",
 ]

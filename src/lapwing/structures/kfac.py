@@ -9,7 +9,7 @@ from typing import final, get_args
 import torch
 
 from lapwing import linalg
-from lapwing.curvature.kfac import Bias, KroneckerSum
+from lapwing.curvature.kfac import Bias, Damping, KroneckerSum
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
@@ -40,6 +40,8 @@ class KFAC(CurvatureRecipe, Structure):
         bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
         rank: Eigenpairs kept of a factor with three times as many rows or more; the rest of its trace is spread evenly
             over all other directions; ``WeightPosterior.precision_error`` bounds what that changes. ``None`` is exact.
+        damping: ``"exact"`` adds the prior precision α to each product; ``"factored"``, for comparison, shares it out
+            among the factors, ``(G + π √α) ⊗ (A + √α / π)``, which is larger (Martens & Grosse 2015, section 6.3).
 
     Raises:
         ConfigError: If an option is none of these.
@@ -61,17 +63,21 @@ class KFAC(CurvatureRecipe, Structure):
     sharing: Sharing = "expand"
     bias: Bias = "joint"
     rank: int | None = 1024
+    damping: Damping = "exact"
 
     def __post_init__(self) -> None:
         check_option("sharing", self.sharing, get_args(Sharing))
         check_option("bias", self.bias, get_args(Bias))
+        check_option("damping", self.damping, get_args(Damping))
         if self.rank is not None:
             check_count("rank", self.rank, usual=1024)
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         check_one_precision(task, self.bias)
-        total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
+        network = task.model.network
+        precision = task.model.precision
+        total = KroneckerSum(network, self.sharing, self.bias, self.rank, precision, damping=self.damping)
         posterior = task.affordable(inverted=True).summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)

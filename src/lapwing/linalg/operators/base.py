@@ -246,6 +246,15 @@ class Structured(Operator):
             )
         return self._plus_diagonal(entries)
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """Whether ``shifted`` and ``plus_diagonal`` are sums with the whole matrix, and not with parts of it."""
+        return True
+
+    def damped_by_factors(self) -> Structured:
+        """The operator whose shifts are shared out among its factors; here itself, which has none."""
+        return self
+
     def plus(self, other: Structured) -> Structured:
         """The sum ``A + B`` in the structure of A: exact, but of Kronecker products, which says how near.
 

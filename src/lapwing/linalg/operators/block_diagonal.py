@@ -139,6 +139,15 @@ class BlockDiagonal(Structured):
             return super().plus(other)
         return self._with(own.plus(theirs) for own, theirs in zip(self.blocks, other.blocks, strict=True))
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """See ``Structured.shifts_exactly``; where all blocks do."""
+        return all(block.shifts_exactly for block in self.blocks)
+
+    def damped_by_factors(self) -> BlockDiagonal:
+        """See ``Structured.damped_by_factors``; block by block."""
+        return self._with(block.damped_by_factors() for block in self.blocks)
+
     def pooled(self, other: Structured) -> Structured:
         """See ``Structured.pooled``; block by block, where both have the same."""
         if not isinstance(other, BlockDiagonal) or not self.same_places(other):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -46,6 +47,8 @@ class Kronecker(Structured):
         corrected: Eigenvalues in place of the products ``λ_L λ_R``, where the matrix is known to be diagonal in the
             eigenbasis of both factors but is no product of them; before scale and shift. The factors are then taken for
             their eigenvectors alone, of which they must have all.
+        factored: Whether a shift s is shared out among the factors, ``(scale * L + π √s) ⊗ (R + √s / π)`` with
+            ``π² = scale tr(L) / o : tr(R) / i`` (Martens & Grosse 2015, section 6.3): larger than what was asked for.
         copy_of: The operator of which this one is a scaled and shifted copy: it has the decompositions.
 
     Example:
@@ -62,6 +65,7 @@ class Kronecker(Structured):
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
     corrected: Tensor | None = None
+    factored: bool = False
     copy_of: Kronecker | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -115,7 +119,7 @@ class Kronecker(Structured):
         return values.expand(self.array_shape[0], -1, -1)
 
     @property
-    def unscaled_eigenvalues(self) -> Float[Tensor, "#p v w"]:
+    def unscaled_eigenvalues(self) -> Float[Tensor, "*p v w"]:
         """``λ_L λ_R`` of each pair of eigenvectors, or what is in their place; float64, before scale and shift."""
         if self.corrected is not None:
             return wide(self.corrected)
@@ -205,7 +209,7 @@ class Kronecker(Structured):
         count = 1 / self.scale + 1 / other.scale
         sides = zip(self.bases, other.bases, strict=True)
         left, right = (_factor_sum(own, theirs) for own, theirs in sides)
-        return Kronecker(left, right, 1 / count)
+        return Kronecker(left, right, 1 / count, factored=self.factored)
 
     @property
     def _left_trace(self) -> Float[Tensor, "..."]:
@@ -255,8 +259,31 @@ class Kronecker(Structured):
         left, right = self.bases
         return _contract(left.into, right.into, block.unflatten(0, self.array_shape)).flatten(0, 2)
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """See ``Structured.shifts_exactly``; not where shifts are shared out among the factors."""
+        return not self.factored
+
+    def damped_by_factors(self) -> Kronecker:
+        """See ``Structured.damped_by_factors``."""
+        return replace(self, factored=True)
+
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        if self.factored and not (isinstance(s, float) and s == 0.0):
+            return self._with_shared_shift(c, s)
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, copy_of=self.copy_of or self)
+
+    def _with_shared_shift(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        """``(c scale L + π √s) ⊗ (R + √s / π)``, in the eigenbasis of both factors."""
+        left, right = self.complete_bases
+        scaled = c * self.scale * left.spectrum
+        ratio = scaled.mean(-1, keepdim=True) / right.spectrum.mean(-1, keepdim=True)
+        balance = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).sqrt()
+        root = torch.as_tensor(s, dtype=scaled.dtype, device=scaled.device).sqrt()
+        by_left = scaled + balance * root
+        by_right = right.spectrum + root / balance
+        eigenvalues = (by_left[..., :, None] * by_right[..., None, :]).expand(self.array_shape)
+        return Kronecker(left, right, corrected=eigenvalues)
 
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Kronecker:
         shift = common_value(entries)
