@@ -306,9 +306,13 @@ class OuterProducts(LayerKind):
         return self._under_weights(spectra)
 
     def _under_weights(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
-        """From the variances of the weights under each prior, some at a time."""
+        """From the variances of the weights under each prior, some at a time; of many priors from what they share."""
         g = self.g[:, :, 0]
         inputs = self.columns[:, 0]
+        k = g.shape[1]
+        if self.positions > 1 and spectra.by_segments(k):
+            pieces = self._pieces(k * len(spectra.left) * len(spectra.right))
+            return torch.cat([spectra.contracted(piece.matrices[:, :, 0]) for piece in pieces], 1)
         found = list[Tensor]()
         for place, variances in spectra.pieces():
             if self.positions > 1:
