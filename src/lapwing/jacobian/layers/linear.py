@@ -252,9 +252,10 @@ class OuterProducts(LayerKind):
         """From explicit rows, which are never those of many examples."""
         _, k, p, o, _ = self.g.shape
         found: list[Tensor] = []
+        deviations = scale[0].sqrt()
         for piece in self._pieces(k * p * o * scale.shape[-1]):
             if len(scale) == 1:
-                root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
+                root = piece.matrices.mul_(deviations).flatten(2)
                 found.append((root @ root.mT)[None])
             else:
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
