@@ -33,8 +33,11 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound=Factor)
 
-LARGE = 2**17
+LARGE = 2**15
 """Weights of a layer from which its covariances under several priors are made without their variances."""
+
+KEPT = 2**19
+"""Weights of a layer up to which its variances under each of several priors are counted as kept."""
 
 ROOTS = 2
 """Dense precisions, at most, that are factored each by itself: that which predicts, and that of what is known."""
@@ -333,7 +336,7 @@ def keeps_variances(block: Structured) -> bool:
     """Whether a block's variances under each of several priors are kept while examples are looked at."""
     if not isinstance(block, Kronecker) or block.corrected is not None:
         return True
-    return block.array_shape[0] > 1 or block.shape[0] < 4 * LARGE
+    return block.array_shape[0] > 1 or block.shape[0] < KEPT
 
 
 def shifted_spectra(blocks: Sequence[Structured], like: Tensor) -> ShiftedSpectra | None:

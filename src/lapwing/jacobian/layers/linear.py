@@ -252,9 +252,10 @@ class OuterProducts(LayerKind):
         """From explicit rows, which are never those of many examples."""
         _, k, p, o, _ = self.g.shape
         found: list[Tensor] = []
+        deviations = scale[0].sqrt()
         for piece in self._pieces(k * p * o * scale.shape[-1]):
             if len(scale) == 1:
-                root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
+                root = piece.matrices.mul_(deviations).flatten(2)
                 found.append((root @ root.mT)[None])
             else:
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
@@ -306,9 +307,13 @@ class OuterProducts(LayerKind):
         return self._under_weights(spectra)
 
     def _under_weights(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
-        """From the variances of the weights under each prior, some at a time."""
+        """From the variances of the weights under each prior, some at a time; of many priors from what they share."""
         g = self.g[:, :, 0]
         inputs = self.columns[:, 0]
+        k = g.shape[1]
+        if self.positions > 1 and spectra.by_segments(k):
+            pieces = self._pieces(k * len(spectra.left) * len(spectra.right))
+            return torch.cat([spectra.contracted(piece.matrices[:, :, 0]) for piece in pieces], 1)
         found = list[Tensor]()
         for place, variances in spectra.pieces():
             if self.positions > 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.ground.precision import wide
 from lapwing.ground.probes import gaussian
-from lapwing.linalg.checks import symmetric
+from lapwing.linalg.checks import is_symmetric, symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linalg.operators.base import Operator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, SharedEigenbasis, semidefinite
@@ -227,7 +227,10 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
+        if is_symmetric(self.matrix):
+            matrix = self.matrix * self.scale
+        else:
+            matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return cholesky_or_none(matrix)
 
