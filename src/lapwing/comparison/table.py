@@ -253,16 +253,18 @@ class Comparison:
         """The table as text, with ± one standard error where there are several runs, and notes below.
 
         Rows whose scores are the same, such as those of posteriors that predict as the network does, are one line; its
-        other numbers may be from one to another. Of posteriors to which tuning adds nothing the first line says so.
+        other numbers may be from one to another. What they were tuned by is told where any was. Of posteriors to which
+        tuning adds nothing the first line says so.
         """
         columns = [column for column in self.columns if column.tabled]
         shown = [[shown_number(row, column) for column in columns] for row in self.rows]
-        lines = [["method", "tuned by", *(column.heading for column in columns)]]
+        tuned = any(row.tuned_by for row in self.rows)
+        lines = [["method", *(["tuned by"] if tuned else []), *(column.heading for column in columns)]]
         for places in alike(shown, columns):
             methods = ", ".join(dict.fromkeys(self.rows[place].method for place in places))
             tuned_by = ", ".join(dict.fromkeys(self.rows[place].tuned_by or "–" for place in places))
             numbers = [span([shown[place][k] for place in places]) for k in range(len(columns))]
-            lines.append([methods, tuned_by, *numbers])
+            lines.append([methods, *([tuned_by] if tuned else []), *numbers])
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
         certain = [(row.method, row.tuned_by) for row in self.rows if row.certain]
         first = [networks_own(certain)] if certain else []

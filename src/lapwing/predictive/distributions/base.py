@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Shaped
@@ -42,6 +42,12 @@ class Predictive(Shown, abc.ABC):
     Args:
         knowledge: The outputs at the scale of knowledge; ``None`` where that is the scale that predicts.
     """
+
+    epistemic_unit: ClassVar[str] = "unit of the targets"
+    """Of ``epistemic``."""
+
+    uncertainty_unit: ClassVar[str] = "unit of the targets"
+    """Of ``uncertainty``."""
 
     knowledge: Knowledge | None = field(default=None, kw_only=True)
 
