@@ -600,7 +600,7 @@ def test_the_factory_takes_their_words(model: nn.Module) -> None:
     for part, held in (("last_layer", "lowrank"), ("some", "full"), ("all", "gp")):
         with pytest.raises(ConfigError, match=f"{part} with {held}"):
             Laplace(model, "regression", part, held)
-    assert lw.compat.laplace_torch is laplace_torch
+    assert lw.laplace_torch is laplace_torch
 
 
 # the same numbers as the library itself

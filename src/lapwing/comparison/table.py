@@ -417,13 +417,15 @@ class Comparison:
         """The table as text, with ± one standard error where there are several runs, and notes below.
 
         Rows whose scores are the same, such as those of posteriors that predict as the network does, are one line; its
-        other numbers may be from one to another. Of posteriors to which tuning adds nothing the first line says so.
-        With a reference, a number whose difference from it is noise has a dagger.
+        other numbers may be from one to another. What they were tuned by is told where any was. Of posteriors to which
+        tuning adds nothing the first line says so. With a reference, a number whose difference from it is noise has a
+        dagger.
         """
         headings, lines = self._cells()
         certain = [(row.method, row.tuned_by) for row in self.rows if row.certain]
         first = [networks_own(certain)] if certain else []
-        return "\n".join([*first, *aligned([headings, *lines], 2), *self._notes()])
+        words = 2 if self.tuned else 1
+        return "\n".join([*first, *aligned([headings, *lines], words), *self._notes()])
 
     def to_markdown(self) -> str:
         """The table of ``table`` in Markdown.
@@ -435,7 +437,8 @@ class Comparison:
             | KFAC | default | 0.250 |
         """
         headings, lines = self._cells()
-        rule = ["---", "---", *["---:"] * (len(headings) - 2)]
+        words = 2 if self.tuned else 1
+        rule = ["---"] * words + ["---:"] * (len(headings) - words)
         text = list[str]()
         for line in (headings, rule, *lines):
             cells = [cell.replace("|", "\\|") for cell in line]
@@ -482,8 +485,13 @@ class Comparison:
             methods = ", ".join(dict.fromkeys(rows[place].method for place in places))
             tuned_by = ", ".join(dict.fromkeys(rows[place].tuned_by or "–" for place in places))
             numbers = [span([shown[place][k] for place in places]) for k in range(len(columns))]
-            lines.append([methods, tuned_by, *numbers])
-        return ["method", "tuned by", *(column.heading for column in columns)], lines
+            lines.append([methods, *([tuned_by] if self.tuned else []), *numbers])
+        return ["method", *(["tuned by"] if self.tuned else []), *(column.heading for column in columns)], lines
+
+    @property
+    def tuned(self) -> bool:
+        """Whether any row was tuned."""
+        return any(row.tuned_by for row in self.rows)
 
     def _shown_columns(self) -> list[Column]:
         """The columns of the table; the difference from the reference stands beside the NLL."""

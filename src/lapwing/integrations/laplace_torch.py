@@ -40,7 +40,7 @@ from lapwing.ground.errors import (
 )
 from lapwing.ground.precision import wide
 from lapwing.ground.shared import Shared
-from lapwing.integrations.after_training import in_order
+from lapwing.integrations.callbacks import in_order
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.log_det_ratio import Complexity, complexity_of

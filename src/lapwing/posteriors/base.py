@@ -99,7 +99,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
         if self.knowledge is not None and self.knowledge.weaker:
             own = "probabilities of the network, " if self.knowledge.certain else ""
-            given += f"{own}error bars at {self.knowledge.in_words()} times the prior precision, "
+            least = float(self.prior_precisions.min())
+            given += f"{own}error bars at prior precision {self.knowledge.in_words(least)}, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"

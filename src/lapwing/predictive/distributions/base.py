@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Shaped
@@ -44,6 +44,12 @@ class Predictive(Shown, abc.ABC):
         strangeness: A score by which a predictor tells inputs from elsewhere, larger for them, ``[n, *event]``;
             ``None`` for one that has none beside its uncertainty.
     """
+
+    epistemic_unit: ClassVar[str] = "unit of the targets"
+    """Of ``epistemic``."""
+
+    uncertainty_unit: ClassVar[str] = "unit of the targets"
+    """Of ``uncertainty``."""
 
     knowledge: Knowledge | None = field(default=None, kw_only=True)
     strangeness: Float[Tensor, "*batch"] | None = field(default=None, kw_only=True)

@@ -50,6 +50,9 @@ class Classification(ProbabilitiesOfLogits):
         coverage_5    1.0000  share of examples that can be kept, the surest first, at 5 % errors, higher is better
     """
 
+    epistemic_unit = "nats"
+    uncertainty_unit = "1 − confidence"
+
     @property
     def labels(self) -> Int[Tensor, "*batch"]:
         """Most probable class, ``[n, *event]``."""
