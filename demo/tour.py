@@ -72,7 +72,7 @@ class Size:
 NAIVE = "naive: diagonal"
 """The diagonal, where every other method beats it."""
 
-QUICK = Size(train=70, validation=100, test=100, epochs=15, steps=100)
+QUICK = Size(train=50, validation=50, test=50, epochs=15, steps=100)
 """Enough to see that everything runs, too little for the numbers to mean anything."""
 
 

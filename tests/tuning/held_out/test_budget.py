@@ -25,7 +25,7 @@ from tests.posterior_cases import labels, normal, problem, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:(Mixup|Validation):lapwing.ConvergenceWarning")
 
-EXAMPLES = 300
+EXAMPLES = 150
 
 
 def posterior() -> Posterior:
@@ -38,7 +38,7 @@ def held_out() -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Batches of two sizes, their labels in the order of the classes."""
     x = normal(EXAMPLES, 3, seed=5)
     y = labels(EXAMPLES, classes=3).sort().values
-    return [(x[:200], y[:200]), (x[200:], y[200:])]
+    return [(x[:100], y[:100]), (x[100:], y[100:])]
 
 
 @pytest.fixture
