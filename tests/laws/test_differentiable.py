@@ -81,6 +81,24 @@ def test_of_every_link(structure: str, link: Any) -> None:
     check_slope(lambda x: posterior.predict(x, samples=5, generator=3), normal(2, 3, seed=4))
 
 
+NORMS = {
+    "layer": lambda: nn.LayerNorm(6),
+    "instance": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()),
+    "group": lambda: nn.GroupNorm(2, 6),
+    "encoder": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 3)), nn.TransformerEncoderLayer(3, 1, 4, batch_first=True), nn.Flatten()
+    ),
+}
+
+
+@pytest.mark.parametrize("structure", ["full-functions", "kfac", "diagonal"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_behind_every_norm(norm: str, structure: str) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), NORMS[norm](), nn.Tanh(), nn.Linear(6, 2)).eval())
+    recipe = lw.Laplace(lw.Gaussian(4.0), structure=EVERY[structure])
+    check_slope(recipe.fit(model, (normal(9, 3), normal(9, 2, seed=1))).predict, normal(2, 3, seed=4))
+
+
 def test_of_drawn_networks() -> None:
     posterior = fitted(problem("categorical"), "kfac")
     check_slope(lambda x: posterior.predict(x, linearised=False, samples=3, generator=3), normal(2, 3, seed=4))

@@ -25,12 +25,17 @@ class Decomposed(TorchFunctionMode):
     """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
 
     Args:
+        live: Whether norms go through ``FOR_LIVE_ROWS`` too.
         any_number: Whether norms and embeddings go through ``FOR_ANY_NUMBER`` too.
     """
 
-    def __init__(self, *, any_number: bool = False) -> None:
+    def __init__(self, *, live: bool = False, any_number: bool = False) -> None:
         super().__init__()
-        self._own = DECOMPOSITIONS | (FOR_ANY_NUMBER if any_number else {})
+        self._own = dict(DECOMPOSITIONS)
+        if live:
+            self._own |= FOR_LIVE_ROWS
+        if any_number:
+            self._own |= FOR_ANY_NUMBER
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -148,10 +153,22 @@ def batch_norm(*args: Any, **kwargs: Any) -> Tensor:
     given = arguments_of(F.batch_norm, args, kwargs)
     if given.training or given.running_mean is None:
         return F.batch_norm(*args, **kwargs)
-    axes = [1] * (given.input.ndim - 2)
-    mean = given.running_mean.view(-1, *axes)
-    scale = (given.running_var + given.eps).rsqrt().view(-1, *axes)
-    return _affine((given.input - mean) * scale, *_by_channel(given, given.input.ndim))
+    return _affine(_by_statistics(given), *_by_channel(given, given.input.ndim))
+
+
+def instance_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.instance_norm`` by its formula; running statistics stay as they are.
+
+    Example:
+        >>> instance_norm(torch.tensor([[[1.0, 3.0]]]), eps=0.0).tolist()
+        [[[-1.0, 1.0]]]
+    """
+    given = arguments_of(F.instance_norm, args, kwargs)
+    if given.use_input_stats:
+        found = _standardised(given.input, tuple(range(2, given.input.ndim)), given.eps)
+    else:
+        found = _by_statistics(given)
+    return _affine(found, *_by_channel(given, given.input.ndim))
 
 
 def embedding(*args: Any, **kwargs: Any) -> Tensor:
@@ -173,9 +190,18 @@ def embedding(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    """Less its mean over some axes, over its standard deviation there."""
-    centred = x - x.mean(axes, keepdim=True)
-    return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    """Less its mean over some axes, over its standard deviation there; in float32 at least, as the kernels do."""
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    centred = exact - exact.mean(axes, keepdim=True)
+    return (centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()).to(x.dtype)
+
+
+def _by_statistics(given: SimpleNamespace) -> Tensor:
+    """Less the running mean of its channel, over the running standard deviation."""
+    axes = [1] * (given.input.ndim - 2)
+    mean = given.running_mean.view(-1, *axes)
+    scale = (given.running_var + given.eps).rsqrt().view(-1, *axes)
+    return (given.input - mean) * scale
 
 
 def _by_channel(given: SimpleNamespace, axes: int) -> tuple[Tensor | None, Tensor | None]:
@@ -192,10 +218,17 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
+FOR_LIVE_ROWS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.layer_norm: layer_norm,
+    F.instance_norm: instance_norm,
+}
+"""The same of functions whose vectorised gradient, differentiated again, takes mean and variance as constants."""
+
 FOR_ANY_NUMBER: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,
     F.batch_norm: batch_norm,
+    F.instance_norm: instance_norm,
     F.embedding: embedding,
 }
 """The same of functions whose rules of vectorisation record the number of examples they see."""
@@ -213,13 +246,14 @@ def without_advice() -> Generator[None]:
 
 
 @contextmanager
-def twice_differentiable(*, any_number: bool = False) -> Generator[None]:
+def twice_differentiable(*, live: bool = False, any_number: bool = False) -> Generator[None]:
     """Attention by its formula, and ``DECOMPOSITIONS``: fused kernels lack forward modes and second derivatives.
 
     Args:
+        live: Whether vectorised rows shall keep their graph, to be differentiated again.
         any_number: Whether what is recorded shall hold for any number of examples.
     """
-    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(any_number=any_number), without_advice():
+    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(live=live, any_number=any_number), without_advice():
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
