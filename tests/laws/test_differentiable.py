@@ -156,6 +156,29 @@ def test_no_graph_is_kept_where_none_is_asked_for() -> None:
     assert all(value.grad is None for value in case.model.parameters())
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", ["network", "joint", "drawn", "process"])
+def test_a_look_where_no_graph_is_asked_for_takes_none_away(kind: str, mode: Any) -> None:
+    case = problem("gaussian")
+    posterior = fitted(case, "kfac", "last-layer")
+    if kind == "process":
+        posterior = lw.GP(lw.gp.RBF(), lw.Gaussian(9.0)).fit((case.x, case.y))
+    options: dict[str, Any] = {"joint": kind == "joint"}
+    if kind == "drawn":
+        options = {"linearised": False, "samples": 3, "generator": 3}
+    gradients = []
+    for look in (False, True):
+        at = case.new[:2].clone().requires_grad_()
+        found = posterior.predict(at, **options).latent
+        if look:
+            with mode():
+                assert found.std.isfinite().all() and found.sample(1).isfinite().all()
+        draws = found.sample(1, generator=torch.Generator().manual_seed(0))
+        value = found.mean.sum() - 2 * found.std.sum() + draws.square().sum()
+        gradients += torch.autograd.grad(value, at)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def test_the_second_derivative_of_a_solve_is_another_one() -> None:
     case = problem("gaussian")
     x = case.new[:1]
