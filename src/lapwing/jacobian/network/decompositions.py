@@ -1,7 +1,8 @@
 """Decompositions into ordinary operations: fused kernels lack derivatives, have wrong ones, or hide layers.
 
-Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong;
-bilinear maps cannot be vectorised; attention hides the linear maps inside it.
+Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong,
+and where it is vectorised those of layer and instance norms; bilinear maps cannot be vectorised; attention hides the
+linear maps inside it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lapwing.jacobian.network.serving import ALONE
 
 
 class Decomposed(TorchFunctionMode):
-    """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
+    """Embedding bags, instance and weight norms and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
 
     Args:
         live: Whether norms go through ``FOR_LIVE_ROWS`` too.
@@ -108,14 +109,6 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """
     products = torch.einsum("...i,oij,...j->...o", input1, weight, input2)
     return products if bias is None else products + bias
-
-
-DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.bilinear: bilinear,
-    F.embedding_bag: bag,
-    torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
-}
-"""What replaces which function of PyTorch."""
 
 
 def layer_norm(*args: Any, **kwargs: Any) -> Tensor:
@@ -218,9 +211,16 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
+DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.bilinear: bilinear,
+    F.embedding_bag: bag,
+    F.instance_norm: instance_norm,
+    torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
+}
+"""What replaces which function of PyTorch."""
+
 FOR_LIVE_ROWS: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.layer_norm: layer_norm,
-    F.instance_norm: instance_norm,
 }
 """The same of functions whose vectorised gradient, differentiated again, takes mean and variance as constants."""
 
@@ -228,7 +228,6 @@ FOR_ANY_NUMBER: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,
     F.batch_norm: batch_norm,
-    F.instance_norm: instance_norm,
     F.embedding: embedding,
 }
 """The same of functions whose rules of vectorisation record the number of examples they see."""
