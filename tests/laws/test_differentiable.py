@@ -81,6 +81,24 @@ def test_of_every_link(structure: str, link: Any) -> None:
     check_slope(lambda x: posterior.predict(x, samples=5, generator=3), normal(2, 3, seed=4))
 
 
+NORMS = {
+    "layer": lambda: nn.LayerNorm(6),
+    "instance": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()),
+    "group": lambda: nn.GroupNorm(2, 6),
+    "encoder": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 3)), nn.TransformerEncoderLayer(3, 1, 4, batch_first=True), nn.Flatten()
+    ),
+}
+
+
+@pytest.mark.parametrize("structure", ["full-functions", "kfac", "diagonal"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_behind_every_norm(norm: str, structure: str) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), NORMS[norm](), nn.Tanh(), nn.Linear(6, 2)).eval())
+    recipe = lw.Laplace(lw.Gaussian(4.0), structure=EVERY[structure])
+    check_slope(recipe.fit(model, (normal(9, 3), normal(9, 2, seed=1))).predict, normal(2, 3, seed=4))
+
+
 def test_of_drawn_networks() -> None:
     posterior = fitted(problem("categorical"), "kfac")
     check_slope(lambda x: posterior.predict(x, linearised=False, samples=3, generator=3), normal(2, 3, seed=4))
@@ -136,6 +154,29 @@ def test_no_graph_is_kept_where_none_is_asked_for() -> None:
     told(fitted(case, "kfac").predict(x)).backward()
     assert [value.requires_grad for value in case.model.parameters()] == weights
     assert all(value.grad is None for value in case.model.parameters())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", ["network", "joint", "drawn", "process"])
+def test_a_look_where_no_graph_is_asked_for_takes_none_away(kind: str, mode: Any) -> None:
+    case = problem("gaussian")
+    posterior = fitted(case, "kfac", "last-layer")
+    if kind == "process":
+        posterior = lw.GP(lw.gp.RBF(), lw.Gaussian(9.0)).fit((case.x, case.y))
+    options: dict[str, Any] = {"joint": kind == "joint"}
+    if kind == "drawn":
+        options = {"linearised": False, "samples": 3, "generator": 3}
+    gradients = []
+    for look in (False, True):
+        at = case.new[:2].clone().requires_grad_()
+        found = posterior.predict(at, **options).latent
+        if look:
+            with mode():
+                assert found.std.isfinite().all() and found.sample(1).isfinite().all()
+        draws = found.sample(1, generator=torch.Generator().manual_seed(0))
+        value = found.mean.sum() - 2 * found.std.sum() + draws.square().sum()
+        gradients += torch.autograd.grad(value, at)
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_the_second_derivative_of_a_solve_is_another_one() -> None:

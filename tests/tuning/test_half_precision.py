@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.tuning import Method
-from tests.posterior_cases import normal
+from tests.posterior_cases import normal, seeded
 
 
 class Recurrent(nn.Module):
@@ -60,3 +60,17 @@ def test_predictions_are_those_of_single_precision(make: Any, structure: Any, me
         posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(network, (inputs, y))
         tuned.append(lw.tune(posterior, method).predict(inputs).probs)
     torch.testing.assert_close(tuned[0], tuned[1], rtol=0.0, atol=3e-3)
+
+
+@pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()], ids=["all", "last-layer"])
+def test_held_out_data_choose_as_in_single_precision(weights: Any) -> None:
+    """Under the weakest priors that are tried covariances overflow."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3))).half()
+    x = normal(50, 3).half()
+    y = torch.where(torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.6, model(x).argmax(1), 0)
+    losses = []
+    for dtype in (torch.float16, torch.float32):
+        posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=weights)
+        fitted = posterior.fit(copy.deepcopy(model).to(dtype), (x[:30].to(dtype), y[:30]))
+        losses.append(lw.tune(fitted, (x[30:].to(dtype), y[30:])).trace[-1].validation_nll)
+    assert losses[0] == pytest.approx(losses[1], abs=3e-3)

@@ -110,7 +110,7 @@ def live_rows(model: Model, inputs: Inputs, max_bytes: int = ROWS) -> LiveOutput
     cotangents = torch.cat(list(identity_cotangents(mean.detach())))
     directions = model.likelihood.returned(cotangents)
     network = model.network
-    with twice_differentiable(any_number=traced()):
+    with twice_differentiable(live=True, any_number=traced()):
         try:
             found = vectorised_rows(network, network.params, inputs, directions, way)
         except (RuntimeError, ValueError) as reason:

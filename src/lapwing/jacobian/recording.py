@@ -11,19 +11,22 @@ from torch.func import functionalize
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from lapwing.ground.data.inputs import Inputs, count, over_tensors, tensors
+from lapwing.ground.data.inputs import Inputs, count, over_tensors, take, tensors
 from lapwing.ground.errors import UnsupportedError, reason_of
 from lapwing.jacobian.network.serving import ALONE
 from lapwing.jacobian.products.tracing.simplification import check_pure, simplify
 
 Function = Callable[[Inputs], dict[str, Tensor]]
 
+OTHER = 3
+"""Examples that a module is tried with; it is recorded with others."""
+
 
 def recorded(function: Function, inputs: Inputs) -> GraphModule:
     """A function as a module that needs nothing but PyTorch: what it computes with is in buffers.
 
     Args:
-        function: Of some examples, without checks of numbers; called once before it is recorded.
+        function: Of some examples, without checks of numbers; called once before it is recorded, and once of three.
         inputs: Two examples or more; their number is left open, all other sizes are kept.
 
     Returns:
@@ -75,7 +78,36 @@ def recorded(function: Function, inputs: Inputs) -> GraphModule:
         hint = "weights=LastLayer(), whose network is called and not differentiated"
         raise UnsupportedError("a network whose predictions can be recorded", said, hint) from reason
     module.recompile()
+    check_number(module, function, take(inputs, torch.arange(OTHER) % n))
     return module
+
+
+def check_number(module: GraphModule, function: Function, inputs: Inputs) -> None:
+    """Refuses a module that gives other shapes than its function for another number of examples.
+
+    Args:
+        module: What was recorded.
+        function: Of what.
+        inputs: Some examples, not as many as it was recorded with.
+
+    Raises:
+        UnsupportedError: If it does, or fails on them.
+    """
+    with torch.no_grad():
+        expected = {name: list(value.shape) for name, value in function(inputs).items()}
+        try:
+            found = {name: list(value.shape) for name, value in module(*tensors(inputs)).items()}
+        except Exception as reason:
+            raise _for_one_number(f"{type(reason).__name__}: {reason_of(reason)}") from reason
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise _for_one_number(f"{name} of shape {found[name]} for {count(inputs)} examples, and not {shape}")
+
+
+def _for_one_number(got: str) -> UnsupportedError:
+    """What is said of a function of which the number of examples was recorded."""
+    hint = "weights=LastLayer(), or other outputs="
+    return UnsupportedError("predictions that can be recorded for every number of examples", got, hint)
 
 
 def folded(module: GraphModule) -> GraphModule:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -26,6 +27,16 @@ Averaged: TypeAlias = tuple[Tensor, Tensor | None]
 """An average, and its standard error where it came from draws."""
 
 N = TypeVar("N", bound="Normal")
+
+
+@contextmanager
+def graph_kept(source: Tensor) -> Generator[None]:
+    """What is computed from a tensor with a graph has one too, though it is first looked at where none is asked for."""
+    if not source.requires_grad:
+        yield
+        return
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,7 +68,8 @@ class Normal(Shown, GaussianMarginals):
 
     @cached_property
     def _variance(self) -> Float[Tensor, "*batch c"]:
-        return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
+        with graph_kept(self.covariance):
+            return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     def root(self) -> Float[Tensor, "*batch c r"]:
         """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
@@ -127,11 +139,12 @@ class Normal(Shown, GaussianMarginals):
         if self.factor is not None and self.factor.shape[-1] <= self.matrix.shape[-1]:
             return self.factor
         _ = self.variance  # refuses what is no variance
-        double = wide(self.matrix)
-        values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
-        roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
-        root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
-        return root.reshape(*self.mean.shape, root.shape[-1])
+        with graph_kept(self.covariance):
+            double = wide(self.matrix)
+            values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
+            roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
+            root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
+            return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
         shape = tuple(self.mean.shape)
@@ -321,19 +334,22 @@ class Draws(Shown):
     @cached_property
     def mean(self) -> Float[Tensor, "*batch c"]:
         """Average over the draws, ``[n, *event, c]``."""
-        return self.values.mean(0)
+        with graph_kept(self.values):
+            return self.values.mean(0)
 
     @cached_property
     def covariance(self) -> Float[Tensor, "*batch c c"]:
         """Covariance of each position over the draws, ``[n, *event, c, c]``."""
-        return self.factor @ self.factor.mT
+        with graph_kept(self.values):
+            return self.factor @ self.factor.mT
 
     @cached_property
     def factor(self) -> Float[Tensor, "*batch c s"]:
         """Centred draws over √(s - 1), ``[n, *event, c, s]``; over √s where they are complete."""
         s = self.values.shape[0]
         divisor = s if self.complete else max(s - 1, 1)
-        return (self.values - self.mean).movedim(0, -1) / divisor**0.5
+        with graph_kept(self.values):
+            return (self.values - self.mean).movedim(0, -1) / divisor**0.5
 
     @property
     def variance(self) -> Float[Tensor, "*batch c"]:

@@ -122,8 +122,11 @@ def write_onnx(program: Any, path: Path, names: Sequence[str]) -> None:
 
 def not_exported(reason: Exception, to: str) -> UnsupportedError:
     """What is said of a program that has no other form."""
+    hint = "weights=LastLayer(), or link='probit'"
+    if to == "ONNX":
+        hint = "weights=LastLayer(), link='probit', or a file for PyTorch, .pt2"
     return UnsupportedError(
         f"predictions that {to} can write down for every number of examples",
         f"{type(reason).__name__}: {reason_of(reason):.300}",
-        "weights=LastLayer(), link='probit', or a file for PyTorch, .pt2",
+        hint,
     )

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.jacobian.network.decompositions import FOR_ANY_NUMBER, attend, bag, twice_differentiable
+from lapwing.jacobian.network.decompositions import (
+    DECOMPOSITIONS,
+    FOR_ANY_NUMBER,
+    attend,
+    bag,
+    twice_differentiable,
+)
 from tests.posterior_cases import labels, normal, seeded
 
 TABLE, TOKENS = normal(7, 3), torch.tensor([[0, 6, 6, 2], [5, 1, 3, 1], [1, 1, 1, 1]])
@@ -210,6 +216,8 @@ FOR_ANY: list[tuple[Any, tuple[Tensor, ...], dict[str, Any]]] = [
     (F.group_norm, (IMAGES,), {"num_groups": 2, "weight": SCALES, "bias": SHIFTS}),
     (F.batch_norm, (IMAGES, SHIFTS, SCALES.abs()), {"weight": SCALES, "bias": SHIFTS, "eps": 0.1}),
     (F.batch_norm, (IMAGES.flatten(2)[..., 0], SHIFTS, SCALES.abs()), {}),
+    (F.instance_norm, (IMAGES,), {"weight": SCALES, "bias": SHIFTS}),
+    (F.instance_norm, (IMAGES, SHIFTS, SCALES.abs()), {"use_input_stats": False, "weight": SCALES, "eps": 0.1}),
     (F.embedding, (TOKENS, TABLE), {}),
     (F.embedding, (TOKENS, TABLE), {"padding_idx": -6}),
 ]
@@ -220,8 +228,8 @@ def test_norms_and_embeddings_have_the_values_and_gradients_of_theirs(
     function: Any, args: tuple[Tensor, ...], options: dict[str, Any]
 ) -> None:
     found = []
-    for own in (FOR_ANY_NUMBER[function], function):
-        learnt = args[:1] if function is F.batch_norm else args  # its statistics have no gradient
+    for own in ((DECOMPOSITIONS | FOR_ANY_NUMBER)[function], function):
+        learnt = args if function is F.embedding else args[:1]  # the statistics of norms have no gradient
         live = [value.clone().requires_grad_(value.is_floating_point()) for value in learnt]
         values = own(*live, *args[len(live) :], **options)
         asked = [value for value in live if value.requires_grad]

@@ -13,7 +13,7 @@ from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedasti
 from lapwing.methods.marginal.live_batch import LiveBatch, live
 from tests.curvature import naive
 from tests.curvature.naive import known
-from tests.posterior_cases import labels, mlp, normal, refused
+from tests.posterior_cases import labels, mlp, normal, refused, seeded
 
 CASES = [
     "mlp",
@@ -63,6 +63,24 @@ def test_rows_are_the_jacobian_times_the_root(name: str) -> None:
     case, batch = batch_of(name)
     rows = batch.rows().detach().flatten(0, 1)
     torch.testing.assert_close(rows.mT @ rows, naive.ggn(case))
+
+
+NORMS = {
+    "layer": lambda: nn.LayerNorm(6),
+    "instance": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten()),
+    "group": lambda: nn.GroupNorm(2, 6),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_rows_behind_a_norm_are_differentiated_through_it(norm: str) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), NORMS[norm](), nn.Tanh(), nn.Linear(6, 2)))
+
+    def value() -> Tensor:
+        return LiveBatch(live(model), Gaussian(2.0), normal(5, 3), normal(5, 2, seed=3)).rows().pow(3).sum()
+
+    exact, finite = difference(model, value)
+    assert exact == pytest.approx(finite, rel=1e-6)
 
 
 @pytest.mark.parametrize(("likelihood", "outputs", "targets"), TARGETS, ids=lambda x: type(x).__name__)

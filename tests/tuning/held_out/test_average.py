@@ -100,6 +100,10 @@ class TestNearest:
         found = nearest_to_average(held_out(), sure, predicted)
         assert found.log_factor == 0.0 and found.temperature == pytest.approx(1.0, abs=0.01)
 
+    def test_where_the_network_alone_has_a_finite_loss_it_is_taken(self) -> None:
+        network = Trial(9.0, 1.0, "probit", 2.0, losses=losses(0.0))
+        assert nearest_to_average(held_out(), [network], predicted) is network
+
 
 class TestWeights:
     def test_are_likelihoods_times_widths(self) -> None:

@@ -14,7 +14,7 @@ from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.interpolation import weights_at
 from lapwing.tuning.held_out.outputs import LIMITS, Contracted, HeldOut, LookLimits, Solved, held_out_outputs
 from lapwing.tuning.held_out.search import Point
-from tests.posterior_cases import STRUCTURES, problem
+from tests.posterior_cases import STRUCTURES, labels, mlp, normal, problem
 
 
 def test_interpolation_is_as_exact_as_said_for_every_eigenvalue() -> None:
@@ -42,6 +42,22 @@ def test_outputs_between_the_grid_are_those_of_the_posterior_there(structure: st
             expected = there.predict(inputs).logits
             assert torch.equal(found.mean, expected.mean)
             torch.testing.assert_close(found.variance, expected.variance, rtol=3e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_in_half_precision_they_are_as_exact_as_it_is_also_where_weak_priors_overflow(dtype: torch.dtype) -> None:
+    x, y = normal(9, 3).to(dtype), labels(9, classes=3)
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(mlp(3).to(dtype), (x, y))
+    data = held_out_outputs(posterior, [Batch(x, y)], (1e-6, 1e6))
+    assert isinstance(data, Contracted)
+    ((_, spreads),) = data.parts
+    assert spreads[-1].isfinite().all() == (dtype == torch.bfloat16)
+    for log_factor in (data.grid[2], 3.3, 5.1, 9.1):
+        weights = torch.from_numpy(weights_at(log_factor, np.array(data.log_factors)))
+        near = weights.nonzero()[:, 0]
+        expected = torch.einsum("m,m...->...", weights[near], spreads[near].double())
+        (found,) = data.moments(log_factor)
+        torch.testing.assert_close(found.compact_covariance, expected.to(dtype), atol=0.0, rtol=torch.finfo(dtype).eps)
 
 
 def test_a_posterior_known_by_solves_is_solved_from_where_it_was() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from lapwing.ground.data.sources import Batch
+from lapwing.ground.errors import ConvergenceWarning
 from lapwing.tuning.held_out.outputs import held_out_outputs
 from lapwing.tuning.held_out.search import HeldOutSearch
 from lapwing.tuning.held_out.trial import Curve, Found, Mean, Trial, difference, least, mean_of
@@ -86,6 +88,19 @@ class TestWeakestNotRejected:
         if weakest.log_factor > search.data.grid[-1]:
             beyond = apart(weakest.log_factor - 0.5)
             assert beyond.value > beyond.error
+
+
+def test_where_the_nearest_to_the_average_is_the_network_and_the_best_is_not_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Losses are given."""
+    search, _ = TestWeakestNotRejected.search()
+    search = replace(search, network=True, average=True)
+    network, best = Trial(2 * search.data.grid[0], 1.1, "probit", 1.3), Trial(0.0, 1.0, "probit", 0.9)
+    found = Found([Curve("probit", scaled=True, trials=[best], network=network)], [best], plain=1.2)
+    monkeypatch.setattr("lapwing.tuning.held_out.search.nearest_to_average", lambda *_: network)
+    with pytest.warns(ConvergenceWarning, match=r"is the nearest to the average of all.*logits divided by 1\.3\."):
+        search.chosen(found)
 
 
 def test_a_difference_is_paired_and_infinite_where_one_overflowed() -> None:

@@ -49,7 +49,7 @@ class Hamming(Kernel):
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
-        return x.new_ones(len(x))
+        return x.new_ones(x.shape[0])
 
     def categorical(self, columns: int) -> set[int]:
         """All of them."""
@@ -106,7 +106,7 @@ def weighted_differences(
         b: Others.
         rates: w.
     """
-    total = a.new_zeros(len(a), len(b))
+    total = a.new_zeros(a.shape[0], b.shape[0])
     for column, rate in enumerate(rates):
         total = total + rate * (a[:, column, None] != b[:, column])
     return total

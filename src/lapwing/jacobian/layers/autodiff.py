@@ -17,6 +17,7 @@ from torch.func import vjp, vmap
 from lapwing.ground.data.inputs import Inputs, count, over_tensors, take, tensors
 from lapwing.ground.errors import reason_of
 from lapwing.ground.layout import Params
+from lapwing.ground.tracing import traced
 from lapwing.jacobian.network.decompositions import twice_differentiable
 from lapwing.jacobian.network.network import Network
 
@@ -53,7 +54,7 @@ def autodiff_rows(
         where an operation of the network cannot be vectorised (which is logged).
     """
     params = {name: network.params[name] for name in names}
-    with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
+    with torch.inference_mode(False), torch.enable_grad(), twice_differentiable(any_number=traced()):
         if way != "one by one":
             try:
                 return vectorised_rows(network, params, inputs, cotangents, way)

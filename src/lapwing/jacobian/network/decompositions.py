@@ -1,7 +1,8 @@
 """Decompositions into ordinary operations: fused kernels lack derivatives, have wrong ones, or hide layers.
 
-Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong;
-bilinear maps cannot be vectorised; attention hides the linear maps inside it.
+Embedding bags have neither a forward mode nor a second gradient; the second gradient of weight normalisation is wrong,
+and where it is vectorised those of layer and instance norms; bilinear maps cannot be vectorised; attention hides the
+linear maps inside it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ from lapwing.jacobian.network.serving import ALONE
 
 
 class Decomposed(TorchFunctionMode):
-    """Embedding bags, weight normalisation and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
+    """Embedding bags, instance and weight norms and bilinear maps go through ``DECOMPOSITIONS`` while it is active.
 
     Args:
+        live: Whether norms go through ``FOR_LIVE_ROWS`` too.
         any_number: Whether norms and embeddings go through ``FOR_ANY_NUMBER`` too.
     """
 
-    def __init__(self, *, any_number: bool = False) -> None:
+    def __init__(self, *, live: bool = False, any_number: bool = False) -> None:
         super().__init__()
-        self._own = DECOMPOSITIONS | (FOR_ANY_NUMBER if any_number else {})
+        self._own = dict(DECOMPOSITIONS)
+        if live:
+            self._own |= FOR_LIVE_ROWS
+        if any_number:
+            self._own |= FOR_ANY_NUMBER
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -105,14 +111,6 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return products if bias is None else products + bias
 
 
-DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    F.bilinear: bilinear,
-    F.embedding_bag: bag,
-    torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
-}
-"""What replaces which function of PyTorch."""
-
-
 def layer_norm(*args: Any, **kwargs: Any) -> Tensor:
     """``torch.nn.functional.layer_norm`` by its formula.
 
@@ -148,10 +146,22 @@ def batch_norm(*args: Any, **kwargs: Any) -> Tensor:
     given = arguments_of(F.batch_norm, args, kwargs)
     if given.training or given.running_mean is None:
         return F.batch_norm(*args, **kwargs)
-    axes = [1] * (given.input.ndim - 2)
-    mean = given.running_mean.view(-1, *axes)
-    scale = (given.running_var + given.eps).rsqrt().view(-1, *axes)
-    return _affine((given.input - mean) * scale, *_by_channel(given, given.input.ndim))
+    return _affine(_by_statistics(given), *_by_channel(given, given.input.ndim))
+
+
+def instance_norm(*args: Any, **kwargs: Any) -> Tensor:
+    """``torch.nn.functional.instance_norm`` by its formula; running statistics stay as they are.
+
+    Example:
+        >>> instance_norm(torch.tensor([[[1.0, 3.0]]]), eps=0.0).tolist()
+        [[[-1.0, 1.0]]]
+    """
+    given = arguments_of(F.instance_norm, args, kwargs)
+    if given.use_input_stats:
+        found = _standardised(given.input, tuple(range(2, given.input.ndim)), given.eps)
+    else:
+        found = _by_statistics(given)
+    return _affine(found, *_by_channel(given, given.input.ndim))
 
 
 def embedding(*args: Any, **kwargs: Any) -> Tensor:
@@ -173,9 +183,18 @@ def embedding(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _standardised(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    """Less its mean over some axes, over its standard deviation there."""
-    centred = x - x.mean(axes, keepdim=True)
-    return centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    """Less its mean over some axes, over its standard deviation there; in float32 at least, as the kernels do."""
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
+    centred = exact - exact.mean(axes, keepdim=True)
+    return (centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()).to(x.dtype)
+
+
+def _by_statistics(given: SimpleNamespace) -> Tensor:
+    """Less the running mean of its channel, over the running standard deviation."""
+    axes = [1] * (given.input.ndim - 2)
+    mean = given.running_mean.view(-1, *axes)
+    scale = (given.running_var + given.eps).rsqrt().view(-1, *axes)
+    return (given.input - mean) * scale
 
 
 def _by_channel(given: SimpleNamespace, axes: int) -> tuple[Tensor | None, Tensor | None]:
@@ -191,6 +210,19 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias
 
+
+DECOMPOSITIONS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.bilinear: bilinear,
+    F.embedding_bag: bag,
+    F.instance_norm: instance_norm,
+    torch._weight_norm: scaled_direction,  # pyright: ignore[reportPrivateUsage]
+}
+"""What replaces which function of PyTorch."""
+
+FOR_LIVE_ROWS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+    F.layer_norm: layer_norm,
+}
+"""The same of functions whose vectorised gradient, differentiated again, takes mean and variance as constants."""
 
 FOR_ANY_NUMBER: dict[Callable[..., Any], Callable[..., Tensor]] = {
     F.layer_norm: layer_norm,
@@ -213,13 +245,14 @@ def without_advice() -> Generator[None]:
 
 
 @contextmanager
-def twice_differentiable(*, any_number: bool = False) -> Generator[None]:
+def twice_differentiable(*, live: bool = False, any_number: bool = False) -> Generator[None]:
     """Attention by its formula, and ``DECOMPOSITIONS``: fused kernels lack forward modes and second derivatives.
 
     Args:
+        live: Whether vectorised rows shall keep their graph, to be differentiated again.
         any_number: Whether what is recorded shall hold for any number of examples.
     """
-    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(any_number=any_number), without_advice():
+    with ALONE, sdpa_kernel(SDPBackend.MATH), Decomposed(live=live, any_number=any_number), without_advice():
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:

@@ -127,7 +127,7 @@ class LiveBatch:
         if mixing is not None:
             cotangents = torch.einsum("skn,kn...->sn...", mixing.to(cotangents), cotangents)
         directions = self.likelihood.returned(cotangents)
-        with torch.inference_mode(False), torch.enable_grad(), twice_differentiable():
+        with torch.inference_mode(False), torch.enable_grad(), twice_differentiable(live=True):
             try:
                 blocks = vectorised_rows(self.network, self.network.params, self.inputs, directions, self.way)
             except torch.OutOfMemoryError:

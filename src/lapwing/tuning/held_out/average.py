@@ -40,7 +40,7 @@ def nearest_to_average(data: HeldOut[Any], trials: Sequence[Trial], predictions:
         predictions: What they predict. Labels that are -100 say nothing of where a member is near.
 
     Returns:
-        The member as it was tried, but for its temperature.
+        The member as it was tried, but for its temperature; the best where no member but the network has a finite loss.
 
     Cost:
         Two predictions of each member that is not negligible, from outputs that are there already.
@@ -49,6 +49,8 @@ def nearest_to_average(data: HeldOut[Any], trials: Sequence[Trial], predictions:
     best = min(trial.objective for trial in trials)
     members = [trial for trial in trials if targets * (trial.objective - best) < -math.log(NEGLIGIBLE)]
     on_grid = [trial for trial in trials if trial.log_factor <= data.grid[0]]  # the network is its strongest prior
+    if not on_grid:
+        return least(trials)
     average = _average(on_grid, weights_of(on_grid, targets), predictions)
 
     def divergence(trial: Trial, temperature: float) -> float:

@@ -220,12 +220,15 @@ class Contracted(HeldOut[P]):
         return self.log_factors[::THIRD]
 
     def moments(self, log_factor: float) -> list[Moments | WideMoments]:
-        """Outputs of each batch at a factor."""
+        """Outputs of each batch at a factor; those that overflow in half precision at others have no part in them."""
         weights = torch.from_numpy(weights_at(log_factor, np.array(self.log_factors)))
+        used = weights.nonzero()[:, 0]
         found = list[Moments | WideMoments]()
         for first, spreads in self.parts:
-            between = torch.einsum("m,m...->...", weights.to(spreads), spreads)
-            found.append(first.with_compact_covariance(between))
+            exact = torch.promote_types(spreads.dtype, torch.float32)
+            near = spreads[used.to(spreads.device)].to(exact)
+            between = torch.einsum("m,m...->...", weights[used].to(near), near)
+            found.append(first.with_compact_covariance(between.to(spreads)))
         return found
 
     def _looked_at(self) -> list[Known]:

@@ -106,9 +106,11 @@ class HeldOutSearch(Generic[P]):
             said = f"{self.name}: interrupted after {len(found.visited)} precisions: the best of them is taken"
             warn(said, ConvergenceWarning)
         else:
-            self._judge(found, best)
+            taken = best
             if self.average and self.data.posterior.exact:
-                best = self._nearest_to_average(found)
+                taken = self._nearest_to_average(found)
+            self._judge(found, best, taken)
+            best = taken
         error = mean_of(self.data, best.losses).error
         self._tell(best, error)
         return self._result(found, best, error)
@@ -310,24 +312,23 @@ class HeldOutSearch(Generic[P]):
         widened = [part.widened(1 / noise) for part in moments]
         return Point(self.data, likelihood.scaled(noise), log_factor, widened, noise)
 
-    def _judge(self, found: Found, best: Trial) -> None:
-        """Warn where the best is no answer."""
+    def _judge(self, found: Found, best: Trial, taken: Trial) -> None:
+        """Warn where the best is no answer, or it or what is taken adds no uncertainty.
+
+        Args:
+            found: What was found.
+            best: The posterior of least loss.
+            taken: The same, or the nearest to the average of all.
+        """
         grid = self.data.grid
         plain = found.plain
         precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
-        if best.log_factor >= grid[0] and self.unchanged is not None:
+        certain = max(best.log_factor, taken.log_factor) >= grid[0]
+        if certain and self.unchanged is not None:
             said = self.unchanged
-        elif best.log_factor >= grid[0]:
-            strongest = f"the strongest prior tried is the best, a precision of {float(precision.max()):.3g} ({losses})"
-            if best.temperature == 1.0:
-                said = f"{strongest}: these data want no added uncertainty. Try the network as it is, or other data"
-            else:
-                said = (
-                    f"{strongest}: these data want no added uncertainty but temperature scaling, logits divided by "
-                    f"{best.temperature:.3g}. Try baselines.PlainNetwork(model).calibrated(data), which predicts so "
-                    "too, or other data"
-                )
+        elif certain:
+            said = self._no_added(found, best, taken)
         elif best.loss > plain + ROUNDING * abs(plain):
             said = (
                 f"its best posterior is worse than the network on the data it judges by ({losses}). "
@@ -343,6 +344,24 @@ class HeldOutSearch(Generic[P]):
         else:
             return
         warn(f"{self.name}: {said}", ConvergenceWarning)
+
+    def _no_added(self, found: Found, best: Trial, taken: Trial) -> str:
+        """What is said of the strongest prior where that is the best, or else is taken."""
+        strongest = taken
+        rank = "the nearest to the average of all"
+        if best.log_factor >= self.data.grid[0]:
+            strongest = best
+            rank = "the best"
+        precision = self.data.posterior.prior_precisions * math.exp(strongest.log_factor)
+        losses = f"{strongest.loss:.4g} nats, {found.plain:.4g} by the network alone"
+        told = f"the strongest prior tried is {rank}, a precision of {float(precision.max()):.3g} ({losses})"
+        if strongest.temperature == 1.0:
+            return f"{told}: these data want no added uncertainty. Try the network as it is, or other data"
+        return (
+            f"{told}: these data want no added uncertainty but temperature scaling, logits divided by "
+            f"{strongest.temperature:.3g}. Try baselines.PlainNetwork(model).calibrated(data), which predicts so too, "
+            "or other data"
+        )
 
     def _tell(self, best: Trial, error: float) -> None:
         """Log by how many examples the choice was made; where there were more, what would look at them."""
