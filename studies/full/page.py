@@ -50,7 +50,7 @@ def of_cost(found: Sequence[Row]) -> Iterator[str]:
     plain = [row for row in quadratic if row.get("condition", 1.0) == 1.0]
     for operation, published in (("product", cost.PRODUCTS), ("solve", cost.SOLVES)):
         timed = [milliseconds(row) for row in plain if row["operation"] == operation]
-        own = [row | {"published": published.get(row["d"])} for row in timed]
+        own = [row | {"published": f"{published[row['d']]:.2f}"} for row in timed]
         columns = {"d": f"weights, {operation}"} | TIMED | {"published": "published ratio"}
         yield markdown(own, columns)
     ill = [milliseconds(row) for row in quadratic if row.get("condition", 1.0) > 1.0]
@@ -64,14 +64,14 @@ TIMED = {"gvp": "GVP, ms", "hvp": "HVP, ms", "explicit": "explicit, ms", "hvp_ov
 
 
 def milliseconds(row: Row) -> Row:
-    """A row with its seconds in thousandths, and a word where the explicit matrix was refused."""
+    """A row with its seconds in thousandths, its ratio to two places, a word where the explicit matrix was refused."""
     times = {
         name: 1e3 * row[f"{name}_seconds"]
         for name in ("gvp", "hvp", "explicit", "gradient")
         if f"{name}_seconds" in row
     }
     refused = {"explicit": "refused"} if "explicit_failure" in row else {}
-    return row | times | refused
+    return row | times | refused | {"hvp_over_gvp": f"{row['hvp_over_gvp']:.2f}"}
 
 
 def of_quadrature(found: Sequence[Row]) -> Iterator[str]:
