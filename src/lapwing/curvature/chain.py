@@ -11,6 +11,7 @@ from torch import Tensor
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.last_layer.outputs import Entries
+from lapwing.curvature.second_moments import Share
 from lapwing.ground.data.sources import Data
 from lapwing.ground.precision import wide
 from lapwing.jacobian.layers.base import Factor
@@ -48,7 +49,7 @@ class ChainSum:
         self._count = 0
         """Examples whose inputs were added up."""
 
-    def add(self, factors: Iterator[Factor], *, again: bool = False) -> None:
+    def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         each = list(factors)
         self._factors.add(iter(each), again=again)
