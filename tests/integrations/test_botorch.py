@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -77,6 +78,27 @@ def test_noise_outputs_and_transforms_are_as_botorch_asks_for_them(name: str, mo
     single = model.posterior(POINTS[0, :1])
     torch.testing.assert_close(single.mean, plain.mean[0, :1])
     torch.testing.assert_close(single.variance, plain.variance[0, :1])
+
+
+@every_model
+def test_noise_that_is_given_is_that_of_all_outputs_whichever_are_wanted(name: str, models: dict[str, Any]) -> None:
+    model = models[name]
+    noise = normal(4, 3, 2, seed=9).square()
+    plain = model.posterior(POINTS).variance
+    for wanted in ([0], [1], [1, 0], [-1]):
+        found = model.posterior(POINTS, output_indices=wanted, observation_noise=noise)
+        torch.testing.assert_close(found.variance, (plain + noise)[..., wanted])
+    with unchecked():
+        said = model.posterior(POINTS, observation_noise=np.True_).variance
+    torch.testing.assert_close(said, model.posterior(POINTS, observation_noise=True).variance)
+
+
+def test_noise_and_outputs_that_are_none_of_the_models_are_refused(models: dict[str, Any]) -> None:
+    model = models["process"]
+    with unchecked(), refused(ShapeError, "variances of noise [4, 3, 2], of all outputs"):
+        model.posterior(POINTS, output_indices=[0], observation_noise=torch.ones(5))
+    with refused(ConfigError, "among those of 2 outputs"):
+        model.posterior(POINTS, output_indices=[2])
 
 
 @every_model

@@ -55,11 +55,13 @@ class RegressionModel(Model, abc.ABC):
         Args:
             X: Points.
             output_indices: Outputs that are wanted; ``None`` for all.
-            observation_noise: Whether the noise is included, that of the likelihood, or variances ``[*b, q, m]`` of it.
+            observation_noise: Whether the noise is included, that of the likelihood, or variances ``[*b, q, m]`` of it,
+                of all outputs whichever are wanted.
             posterior_transform: What makes another posterior of this one.
 
         Raises:
-            ShapeError: If the points have no axis q.
+            ConfigError: If there is no output of an index.
+            ShapeError: If the points have no axis q, or variances of noise are not those of all outputs of theirs.
             UnsupportedError: If the joint covariance is not known but by draws.
 
         Cost:
@@ -67,18 +69,23 @@ class RegressionModel(Model, abc.ABC):
         """
         if X.ndim < 2:
             raise ShapeError("points [..., q, d]", f"{list(X.shape)}", "X[None]")
-        mean, covariance = self._joint(X.flatten(0, -3) if X.ndim > 2 else X[None], observation_noise is True)
+        given = isinstance(observation_noise, Tensor)
+        mean, covariance = self._joint(
+            X.flatten(0, -3) if X.ndim > 2 else X[None], not given and bool(observation_noise)
+        )
         batch = X.shape[:-2]
         mean = mean.view(*batch, *mean.shape[1:])
         covariance = covariance.view(*batch, *covariance.shape[1:])
+        variances = noise_of_all(observation_noise, mean) if given else torch.zeros_like(mean)
         if output_indices is not None:
+            check_outputs(output_indices, mean.shape[-1])
             mean = mean[..., output_indices]
             covariance = covariance[..., output_indices, :, :][..., output_indices]
+            variances = variances[..., output_indices]
         q, m = mean.shape[-2:]
         matrix = covariance.reshape(*batch, q * m, q * m)
-        if isinstance(observation_noise, Tensor):
-            variances = observation_noise.to(mean).expand(mean.shape).reshape(*batch, q * m)
-            matrix = matrix + torch.diag_embed(variances)
+        if given:
+            matrix = matrix + torch.diag_embed(variances.reshape(*batch, q * m))
         lazy = to_linear_operator(matrix)  # factorised when it is drawn from, with jitter where points coincide
         several = MultitaskMultivariateNormal(mean, lazy) if m > 1 else MultivariateNormal(mean[..., 0], lazy)
         found = GPyTorchPosterior(several)
@@ -121,6 +128,34 @@ class RegressionModel(Model, abc.ABC):
     @abc.abstractmethod
     def like(self) -> Tensor:
         """A tensor whose dtype and device inputs have."""
+
+
+def noise_of_all(variances: Tensor, mean: Float[Tensor, "*b q m"]) -> Float[Tensor, "*b q m"]:
+    """Variances of noise, one for each output of each point.
+
+    Args:
+        variances: As they are given.
+        mean: Means of all outputs.
+
+    Raises:
+        ShapeError: If they are not of that shape, nor of one that is repeated to it.
+    """
+    try:
+        return variances.to(mean).expand(mean.shape)
+    except RuntimeError as error:
+        expected = f"variances of noise {list(mean.shape)}, of all outputs"
+        raise ShapeError(expected, f"{list(variances.shape)}", "observation_noise=True for the likelihood's") from error
+
+
+def check_outputs(indices: list[int], outputs: int) -> None:
+    """Refuses indices of outputs that there are not.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    if any(not -outputs <= index < outputs for index in indices):
+        expected = f"output_indices among those of {outputs} outputs"
+        raise ConfigError(expected, f"{indices}", f"output_indices={list(range(outputs))}")
 
 
 @final
