@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from benchmarks.command import main
-from studies.several_networks import REFERENCE, STUDY, entries, passes
+from studies.several_networks import PAGE, REFERENCE, STUDY, entries, page, passes
 
 
 @pytest.mark.no_cover
@@ -25,3 +25,9 @@ def test_the_study_has_a_row_for_every_method_and_seed(tmp_path: Path) -> None:
 def test_costs_are_passes_over_the_training_images() -> None:
     assert passes("5 networks", 50) == (4 * 3 * 50, 5)
     assert passes("plain network", 50) == (0, 1)
+
+
+def test_the_page_shows_what_is_committed() -> None:
+    report = PAGE.parents[1] / "benchmarks" / "results" / "several-networks.json"
+    rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
+    assert page(rows) == PAGE.read_text(encoding="utf-8")

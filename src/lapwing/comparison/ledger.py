@@ -107,7 +107,7 @@ def modules_in(value: object) -> Iterator[nn.Module]:
         yield from modules_in(part)
 
 
-def more(now: float | None, then: float | None) -> bool:
+def more(now: float | int | None, then: float | int | None) -> bool:
     """Whether a bound is wider; ``None`` is the widest.
 
     Example:
