@@ -52,7 +52,7 @@ class ChainSum:
     def add(self, factors: Iterator[Factor], *, again: bool = False, share: Share | None = None) -> None:
         """Take in the factors of one block of cotangents of one chunk; its inputs only with the first block."""
         each = list(factors)
-        self._factors.add(iter(each), again=again)
+        self._factors.add(iter(each), again=again, share=share)
         single = {part.names: part for part in each if isinstance(part, OuterProducts) and has_one_position(part)}
         if not again and each:
             self._count += len(next(iter(single.values())).a) if single else 0
