@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test integrations lint lint-format lint-style lint-types lint-contract bench clean
+.PHONY: help demo test integrations docs lint lint-format lint-style lint-types lint-contract bench clean
 
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -28,6 +28,11 @@ PLUGGED_PIP := $(PLUGGED)/bin/python -m pip install --no-compile -c constraints.
 # Their metadata asks for a torchvision too.
 PLUGGED_PEERS := $(PEERS) deepinv probly torch-uncertainty
 
+# What builds the documentation, in an environment of its own beside what is documented.
+DOCS := .venv-docs
+DOCS_READY := $(DOCS)/.ready
+DOCS_PIP := $(DOCS)/bin/python -m pip install --no-compile -c constraints.txt
+
 BENCHMARKS := structures products sampling
 RESULTS := benchmarks/results
 
@@ -36,6 +41,7 @@ help:
 	@echo "make test   all tests and doctests; ARGS=tests/linalg runs some, CHECKED=1 checks shapes and types,"
 	@echo "            COVERED=1 counts lines"
 	@echo "make integrations   the tests against scikit-learn, Lightning, Hugging Face, BoTorch and others that it plugs into"
+	@echo "make docs   the documentation as pages, in docs/_build/; warnings are errors"
 	@echo "make lint   format, style, types and the import contract"
 	@echo "make bench  the benchmarks, as JSON in $(RESULTS)/"
 	@echo "make clean  remove everything that was built, .venv included"
@@ -74,6 +80,16 @@ integrations: $(PLUGGED_READY)
 	@OMP_NUM_THREADS=1 $(PLUGGED)/bin/python -m pytest --numprocesses=auto --dist=worksteal --max-worker-restart=0 \
 		tests/integrations $(ARGS)
 
+$(DOCS_READY): pyproject.toml constraints.txt Makefile
+	@test -x $(DOCS)/bin/python || { echo "Making $(DOCS) with $(PYTHON)"; $(PYTHON) -m venv $(DOCS); }
+	@echo "Installing torch, lapwing and Sphinx into $(DOCS)"
+	@{ $(DOCS_PIP) torch && $(DOCS_PIP) -e '.[docs,demo]'; } > $(DOCS)/install.log 2>&1 || { cat $(DOCS)/install.log; exit 1; }
+	@touch $@
+
+docs: $(DOCS_READY)
+	@OMP_NUM_THREADS=1 $(DOCS)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
 lint: lint-format lint-style lint-types lint-contract
 
 lint-format: $(READY)
@@ -93,5 +109,5 @@ bench: $(READY)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --json $(RESULTS)/$$name.json; done
 
 clean:
-	rm -rf .venv .venv-integrations runs build dist docs/_build .coverage .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-integrations .venv-docs runs build dist docs/_build docs/reference .coverage .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -118,7 +118,7 @@ def tried(work: Callable[[], T], name: str = "seconds", clock: Callable[[], floa
 
 def figure(width: float, height: float, columns: int) -> Any:
     """An empty figure with a row of axes, which pyplot does not know."""
-    from lapwing.show.plots.canvas import panels
+    from lapwing.ground.canvas import panels
 
     return panels(float(width), float(height), columns)[0].figure
 

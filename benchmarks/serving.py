@@ -5,10 +5,16 @@
 Milliseconds are those of the processor on one thread, medians over turns in which every way has its share;
 ``over_plain`` is beside the plain network. Weights, images and labels are drawn: what a call takes does not depend on
 them. ``as`` is ``predict``, the posterior with lapwing, or ``module``, what ``lw.export`` writes as PyTorch loads it.
+
+Rows of the method ``endpoint`` are of requests to ``demo.endpoint`` on the loopback, one after the other, in
+milliseconds of the clock there and back, medians of turns of four seconds: ``nothing`` answers without computing,
+``plain`` by the network, ``module`` by an exported last layer. They need FastAPI, uvicorn and httpx, and are left out
+without.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import tempfile
 import time
@@ -24,6 +30,8 @@ from benchmarks.command import Setting, Study, main
 from benchmarks.data import generator
 from benchmarks.networks import ResNet, digit_cnn, seeded
 from benchmarks.report import Row
+from demo.endpoint import Served, application, running
+from demo.endpoint import latencies as clocked
 
 METHODS: dict[str, dict[str, Any]] = {
     "last layer": {"weights": lw.LastLayer(), "structure": lw.Full()},
@@ -33,6 +41,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "drawn networks": {"weights": lw.LastLayer(), "structure": lw.KFAC()},
 }
 """Options of ``Laplace``, by name."""
+
+ENDPOINT = "endpoint"
+"""The method of the rows of requests."""
 
 NETWORKS = 16
 """Those that are drawn."""
@@ -49,8 +60,11 @@ def rows(setting: Setting) -> Iterator[Row]:
     images = torch.randn(count, *size, generator=generator())
     labels = torch.randint(10, (count,), generator=generator())
     one = images[:1]
-    for name in setting.among(METHODS):
-        yield from latencies(name, model, (images, labels), one, setting)
+    for name in setting.among((*METHODS, ENDPOINT)):
+        if name == ENDPOINT:
+            yield from requests(model, (images, labels), one, setting)
+        else:
+            yield from latencies(name, model, (images, labels), one, setting)
 
 
 def network(*, quick: bool) -> tuple[nn.Module, tuple[int, int, int]]:
@@ -88,6 +102,40 @@ def latencies(name: str, model: nn.Module, data: tuple[Tensor, Tensor], one: Ten
         row |= {"over_plain": own / plain}
         if way == "module":
             row |= {"megabytes": size / 1e6, "largest_difference": difference}
+        yield row
+
+
+def requests(model: nn.Module, data: tuple[Tensor, Tensor], one: Tensor, setting: Setting) -> Iterator[Row]:
+    """What requests to an endpoint take; none where its packages are missing."""
+    if any(importlib.util.find_spec(package) is None for package in ("fastapi", "uvicorn", "httpx")):
+        return
+    posterior = lw.Laplace(lw.Categorical(), **METHODS["last layer"]).fit(model, data)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.pt2"
+        lw.export(posterior, file, ("probs", "outputs_std"))
+        served: Any = torch.export.load(file).module()
+
+    def plain(inputs: Tensor) -> dict[str, Tensor]:
+        return {"probs": model(inputs.view(-1, *one.shape[1:])).softmax(-1)}
+
+    def module(inputs: Tensor) -> Any:
+        return served(inputs.view(-1, *one.shape[1:]))
+
+    programs: dict[str, Served] = {
+        "nothing": lambda inputs: {"answer": inputs[:, 0]},
+        "plain": plain,
+        "module": module,
+    }
+    flat = one.flatten(1).tolist()
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in programs}
+    with running(application(programs)) as address:
+        for _ in setting.repeats:
+            for name in programs:
+                turns[name].append(clocked(address, name, flat, seconds=0.2 if setting.quick else 4.0))
+    for name, found in turns.items():
+        row: Row = {"method": ENDPOINT, "as": name, "requests": sum(turn["requests"] for turn in found)}
+        for cut in ("p50", "p95", "p99"):
+            row[f"milliseconds_{cut}"] = statistics.median(turn[cut] for turn in found)
         yield row
 
 

@@ -12,10 +12,11 @@ from demo.digits import Digits
 from demo.findings import AT_WEIGHTS
 from demo.gap import Gap, curve
 from lapwing.comparison import Comparison, Row
+from lapwing.ground import canvas
 from lapwing.metrics import auroc, ece, rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Regression
-from lapwing.show.plots import canvas, plot_band, plot_evidence, plot_reliability
+from lapwing.show.plots import plot_band, plot_evidence, plot_reliability
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,8 +1,13 @@
-"""Sphinx configuration: ``sphinx-build docs docs/_build``."""
+"""Sphinx configuration: ``make docs``, or ``sphinx-build docs docs/_build``."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import inspect
+import re
+from pathlib import Path
+from typing import Any
 
 project = "lapwing"
 author = "lapwing developers"
@@ -12,10 +17,12 @@ release = importlib.metadata.version("lapwing")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinxcontrib.bibtex",
 ]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = f"lapwing {release}"
@@ -29,3 +36,74 @@ autodoc_typehints = "description"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Cost", "Source", "Warns"]
+
+REFERENCE = Path(__file__).parent / "reference"
+ROOMS = {
+    "lapwing": "Everyday names",
+    "lapwing.posteriors": "Posteriors",
+    "lapwing.predictive": "Predictive distributions",
+    "lapwing.linear.solvers": "Solvers",
+    "lapwing.linear.preconditioners": "Preconditioners",
+    "lapwing.gp": "Gaussian processes",
+    "lapwing.ct": "Tomography",
+    "lapwing.methods.marginal": "Training on the marginal likelihood",
+    "lapwing.methods.hessian_free": "Hessian-free Laplace",
+    "lapwing.comparison": "Comparison",
+    "lapwing.baselines": "Baselines",
+    "lapwing.metrics": "Metrics",
+    "lapwing.evaluation.corruptions": "Corruptions",
+    "lapwing.evaluation.diagnosis": "Diagnosis of draws",
+    "lapwing.show.plots": "Plots",
+    "lapwing.linalg": "Matrices",
+}
+"""The rooms that are documented, and how each is headed: a name in several of them has its page in the first."""
+
+
+def write_reference() -> None:
+    """A page a room in ``docs/reference``, from which autosummary makes one for each name."""
+    REFERENCE.mkdir(exist_ok=True)
+    described = set[int]()
+    for room, title in ROOMS.items():
+        module = importlib.import_module(room)
+        public = getattr(module, "__all__", [name for name in vars(module) if name[0].isupper() or name[0].islower()])
+        own = [
+            name for name in public if callable(getattr(module, name)) and id(getattr(module, name)) not in described
+        ]
+        described |= {id(getattr(module, name)) for name in own}
+        names = "\n".join(f"   {name}" for name in sorted(own, key=str.lower))
+        text = (
+            f"{title}\n{'=' * len(title)}\n\n.. automodule:: {room}\n   :no-index:\n\n"
+            f".. currentmodule:: {room}\n\n.. autosummary::\n   :toctree: names\n\n{names}\n"
+        )
+        path = REFERENCE / f"{room}.rst"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def literal_formulas(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Indented formulas above the first section of a docstring are shown as they are written."""
+    done: list[str] = []
+    in_section = False
+    in_formula = False
+    for line in lines:
+        in_section = in_section or re.fullmatch(r"[A-Z][a-z]+:", line) is not None
+        indented = line.startswith("    ") and not in_section
+        if indented and not in_formula and (not done or not done[-1].strip()):
+            done += [".. code-block:: none", ""]
+            in_formula = True
+        elif line.strip() and not indented:
+            in_formula = False
+        done.append(line)
+    lines[:] = done
+
+
+def skip_of_others(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool:
+    """Functions of PyTorch that are values of ours are documented there."""
+    return skip or inspect.isbuiltin(obj)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    write_reference()  # before Sphinx looks for pages
+    app.connect("autodoc-skip-member", skip_of_others)
+    app.connect("autodoc-process-docstring", literal_formulas, priority=100)  # before sections are read

@@ -115,9 +115,9 @@ MUTANTS = (
         "priors/test_base.py",
     ),
     m(
-        "priors/base.py:Prior.log_density",
-        "constant.to(vector) - 0.5 * (diagonal.to(vector) * vector.square()).sum()",
-        "constant.to(vector) - (diagonal.to(vector) * vector.square()).sum()",
+        "priors/base.py:Prior.energy",
+        "0.5 * (self.precisions(layout).to(norms) * norms).sum()",
+        "(self.precisions(layout).to(norms) * norms).sum()",
         "priors",
     ),
     m(
@@ -303,6 +303,30 @@ MUTANTS = (
         "mean = 1.0 / max(self._count[names], 1)",
         "mean = 1.0",
         "curvature/test_kfac.py",
+    ),
+    m(
+        "curvature/ekfac.py:_turned_diagonal",
+        "own + v.square()",
+        "own - v.square()",
+        "curvature/test_ekfac.py",
+    ),
+    m(
+        "linalg/operators/chain.py:KroneckerChain._factors",
+        "matrices[i] - psi @ between.mT",
+        "matrices[i] + psi @ between.mT",
+        "linalg/operators/test_chain.py",
+    ),
+    m(
+        "linalg/operators/kronecker.py:Kronecker.pooled",
+        "1 / self.scale + 1 / other.scale",
+        "1 / self.scale",
+        "laws/test_more_data.py",
+    ),
+    m(
+        "priors/base.py:Prior.deviation",
+        "vector - mean",
+        "vector + mean",
+        "priors/test_base.py",
     ),
     m(
         "jacobian/layers/linear.py:OuterProducts.input_moment",
@@ -633,10 +657,22 @@ MUTANTS = (
         "metrics/test_regression.py",
     ),
     m(
-        "metrics/classification.py:auroc",
-        "wide(below).mean() / (2 * low.numel())",
-        "wide(below).mean() / low.numel()",
+        "metrics/classification.py:_ranks",
+        "wide(twice) / 2",
+        "wide(twice)",
         "metrics/test_classification.py",
+    ),
+    m(
+        "metrics/calibration.py:equal_mass",
+        "p * (1 - p) / count + z**2 / (4 * count**2)",
+        "p * (1 - p) / count - z**2 / (4 * count**2)",
+        "metrics/test_calibration.py",
+    ),
+    m(
+        "comparison/paired.py:_stderr",
+        "float(values.std()) / math.sqrt(n)",
+        "float(values.std()) / n",
+        "comparison/test_paired.py",
     ),
     m(
         "metrics/joint.py:_joint",

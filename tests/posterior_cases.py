@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -173,6 +174,8 @@ STRUCTURES: dict[str, Structure] = {
     "diagonal": lw.Diagonal(),
     "kfac": lw.KFAC(),
     "kfac-reduce-separate": lw.KFAC(sharing="reduce", bias="separate"),
+    "kfac-corrected": lw.EKFAC(),
+    "tridiagonal": lw.structures.TridiagonalKFAC(),
     "low-rank": lw.LowRank(1000),
     "nystrom": lw.Nystrom(1000, samples=1000, tolerance=1e-13),
 }
@@ -291,6 +294,20 @@ def marginal_blocks(joint: Tensor) -> Tensor:
     flat = joint.reshape(positions, shape[-1], positions, shape[-1])
     blocks = torch.stack([flat[i, :, i, :] for i in range(positions)])
     return blocks.view(*shape, shape[-1])
+
+
+def chained(matrix: Tensor, index: tuple[Tensor, ...]) -> Tensor:
+    """The matrix that has the blocks of another on and beside its diagonal, and an inverse that ends there.
+
+    The inverse is the sum of those of all pairs of neighbours less those of the blocks that two pairs share.
+    """
+    inverse = torch.zeros_like(matrix)
+    for one, other in itertools.pairwise(index):
+        both = torch.cat([one, other])
+        inverse[both[:, None], both] += torch.linalg.inv(matrix[both[:, None], both])
+    for shared in index[1:-1]:
+        inverse[shared[:, None], shared] -= torch.linalg.inv(matrix[shared[:, None], shared])
+    return torch.linalg.inv(inverse)
 
 
 def portrait(model: nn.Module) -> dict[str, object]:

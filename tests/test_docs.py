@@ -28,7 +28,7 @@ from lapwing.predictive import Classification, Counts, MultiLabel, Regression
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-ROOMS = (lw, lw.solvers, lw.preconditioners, lw.structures, lw.posteriors, lw.hessian_free, lw.gp)
+ROOMS = (lw, lw.solvers, lw.preconditioners, lw.structures, lw.posteriors, lw.hessian_free, lw.gp, lw.baselines)
 PREDICTIONS = (Classification, Regression, MultiLabel, Counts)
 POSTERIORS = (
     WeightPosterior,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lapwing import baselines, ct, gp, metrics, posteriors, store, structures
+from lapwing import baselines, comparison, ct, gp, metrics, posteriors, store, structures
 from lapwing.comparison import Comparison, compare
 from lapwing.curvature.kinds import GGN, EmpiricalFisher, Hessian, MCFisher
 from lapwing.evaluation import corruptions, diagnosis
@@ -39,13 +39,14 @@ from lapwing.show import plots
 from lapwing.show.report.health import Health, health
 from lapwing.store import export, load, save
 from lapwing.store.files import installed
-from lapwing.structures import KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
+from lapwing.structures import EKFAC, KFAC, Auto, Diagonal, Full, LowRank, MatrixFree, Nystrom, Sampled
 from lapwing.structures.selection import All, LastLayer, Mask, Names, Subnetwork
 from lapwing.tuning import ELBO, EM, EvidenceGradient, MacKay, Mixup, Validation, tune
 
 __version__ = installed()
 
 __all__ = [
+    "EKFAC",
     "ELBO",
     "EM",
     "GGN",
@@ -98,6 +99,7 @@ __all__ = [
     "Validation",
     "baselines",
     "compare",
+    "comparison",
     "corruptions",
     "ct",
     "diagnose",

@@ -58,7 +58,7 @@ class Amount:
     draws: int = 500
 
 
-QUICK = Amount(candidates=12, looks=(2, 4), every=1, channels=4, steps=9, climb=40, draws=16)
+QUICK = Amount(candidates=12, looks=(2, 4), every=1, channels=4, steps=3, climb=40, draws=8)
 
 
 @cache

@@ -82,7 +82,7 @@ class Scan:
         """A deep image prior."""
         _, y, std, z = self.measured
         net = ct.UNet(channels=self.setting.more["channels"], dropout=dropout, generator=generator(self.seed + 100))
-        steps = 20 if self.setting.quick else 1500
+        steps = 8 if self.setting.quick else 1500
         recipe = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=400, seed=self.seed)
         return recipe.fit(net, z, self.operator, y, noise_std=std)
 
@@ -91,7 +91,7 @@ class Scan:
         """That of a linear model under the g-prior of its image, not tuned; what it cost."""
         _, y, std, z = self.measured
         found, fitting = timed(self.fitted)
-        samples = 16 if self.setting.quick else 256
+        samples = 8 if self.setting.quick else 256
 
         def linear() -> ct.ImagePosterior:
             options: dict[str, Any] = {"noise_std": std, "samples": samples, "seed": self.seed}
@@ -172,7 +172,7 @@ def by_predcp(scan: Scan) -> Row:
 def by_dropout(scan: Scan) -> Row:
     """A network fitted with dropout, and images with dropout."""
     found, fitting = timed(lambda: scan.fitted(0.05))
-    images, seconds = timed(lambda: ct.dropped(found.network, found.z, 16 if scan.setting.quick else 256, scan.seed))
+    images, seconds = timed(lambda: ct.dropped(found.network, found.z, 8 if scan.setting.quick else 256, scan.seed))
     mean = images.mean(0)
     row: Row = {"fit_seconds": fitting, "seconds": 0.0, "draw_seconds": seconds, "held_out": found.held_out}
     return row | judged(scan, mean, (images - mean).flatten(1))

@@ -23,7 +23,7 @@ from benchmarks.command import Setting
 from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, by_panel
 from lapwing.ground import probes
-from lapwing.show.plots.canvas import colour
+from lapwing.ground.canvas import colour
 from studies.hessian_free.curves import CURVES
 from studies.hessian_free.methods import DEVIATIONS
 from studies.hessian_free.shallow import Fitted, fitted, flat

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.report import Row
 from studies.gp.table import PUBLISHED as UCI
-from studies.pages.reports import NOTHING, estimate, fixed, grid, report, row, rows
+from studies.pages.reports import NOTHING, RESULTS, estimate, fixed, grid, report, row, rows
 
 REPORTS: dict[str, str] = {
     "hessian-free-table": "Hessian-free Laplace",
@@ -60,8 +60,8 @@ class Compared:
 
 def tables() -> Iterator[str]:
     """In the order of the page."""
-    for compared in (ella(), hessian_free(), processes(), tomography()):
-        yield side_by_side(compared)
+    for compared in SOURCES:
+        yield side_by_side(compared())
     yield where_from()
 
 
@@ -69,6 +69,20 @@ def side_by_side(compared: Iterator[Compared]) -> str:
     """The numbers of a source as a table."""
     heads = {"quantity": "<", "published": ">", "ours": ">", "in the source": "<"}
     return grid(heads, [[each.quantity, each.published, each.ours, each.place] for each in compared])
+
+
+def noted(beginning: str) -> Iterator[Compared]:
+    """What the reports of a name that begins so hold beside a printed number, see ``studies.published``."""
+    for path in sorted(RESULTS.glob(f"{beginning}-*.json")):
+        for each in rows(path.stem):
+            if "published" in each:
+                ours = NOTHING if each["ours"] is None else f"{each['ours']:.3g}".replace("-", "−")
+                yield Compared(each["verdict"], f"{each['published']:g}".replace("-", "−"), ours, each["place"])
+
+
+def full_covariance() -> Iterator[Compared]:
+    """Spectra, products and draws of a precision that is never built."""
+    yield from noted("full")
 
 
 def ella() -> Iterator[Compared]:
@@ -83,6 +97,7 @@ def ella() -> Iterator[Compared]:
     for name, found in ours.items():
         for score, value in zip(("nll", "ece"), published[name], strict=True):
             yield Compared(f"{name}, {score.upper()}", fixed(value, 3), fixed(found[score], 3), "table 1")
+    yield from noted("ella")
 
 
 def hessian_free() -> Iterator[Compared]:
@@ -128,7 +143,9 @@ def tomography() -> Iterator[Compared]:
 
 def where_from() -> str:
     """Command and commit of each report."""
-    lines = [[called, f"`{name}.json`", f"`{command(name)}`", commits(name)] for name, called in REPORTS.items()]
+    others = [path.stem for begins in ("ella", "full") for path in sorted(RESULTS.glob(f"{begins}-*.json"))]
+    reports = REPORTS | {name: name.replace("-", ", ") for name in others}
+    lines = [[called, f"`{name}.json`", f"`{command(name)}`", commits(name)] for name, called in reports.items()]
     return grid({"what": "<", "report": "<", "command": "<", "commit": "<"}, lines)
 
 
@@ -144,3 +161,7 @@ def commits(name: str) -> str:
     found = report(name)
     parts = [each["source"]["commit"] for each in rows(name) if "source" in each]
     return ", ".join(f"`{commit[:8]}`" for commit in dict.fromkeys(parts or [found["commit"]])) or NOTHING
+
+
+SOURCES = (ella, full_covariance, hessian_free, processes, tomography)
+"""In the order of the page."""

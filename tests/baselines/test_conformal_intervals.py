@@ -1,9 +1,8 @@
-"""Conformal intervals: they cover as they promise, and are those of MAPIE."""
+"""Conformal intervals cover as they promise."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,33 +43,6 @@ def test_scaled_intervals_are_as_wide_as_the_prediction_is_unsure() -> None:
     torch.testing.assert_close(low + high, 2 * data[0][:, :2])
     low, high = ConformalIntervals(scaled=False).on(NOISY, data).interval(data[0])
     assert float((high - low).std(0).max()) < 1e-9
-
-
-class Fixed:
-    """What MAPIE takes for an estimator: predictions are the inputs."""
-
-    def __init__(self) -> None:
-        self.fitted_ = True
-
-    def fit(self, x: Any, y: Any) -> Fixed:
-        return self
-
-    def predict(self, x: Any) -> Any:
-        return np.asarray(x)[:, 0]
-
-
-def test_split_intervals_are_those_of_mapie() -> None:
-    regression = pytest.importorskip("mapie.regression")
-    base = pytest.importorskip("sklearn.base")
-    estimator = type("Estimator", (base.RegressorMixin, Fixed, base.BaseEstimator), {})()
-    x = normal(200, 1)
-    y = x + normal(200, 1, seed=1).pow(3)
-    new = normal(50, 1, seed=2)
-    theirs = regression.SplitConformalRegressor(estimator, 0.9)
-    theirs.conformalize(x.numpy(), y[:, 0].numpy())
-    _, intervals = theirs.predict_interval(new.numpy())
-    low, high = ConformalIntervals(scaled=False).on(PlainNetwork(nn.Identity(), Gaussian()), (x, y)).interval(new)
-    np.testing.assert_allclose(torch.cat([low, high], 1).numpy(), intervals[:, :, 0], rtol=1e-9)
 
 
 def test_they_go_on_top_of_other_baselines() -> None:

@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 def sources(report: dict[str, Any]) -> list[dict[str, Any]]:
     """Where the numbers of a report are from: its own commit, or those of the reports it was joined from."""
-    joined = [row["source"] for row in report["rows"] if "source" in row]
+    joined = [row["source"] for row in report["rows"] if "source" in row and "published" not in row]
     return [report, *joined]
 
 

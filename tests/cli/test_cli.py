@@ -10,6 +10,7 @@ import pytest
 from lapwing import cli
 
 SETUP = """
+import pathlib
 import torch
 from torch import nn
 
@@ -31,6 +32,19 @@ def model():
 
 def setup():
     return {"model": model(), "train": data(60, 0), "test": data(50, 1), "validation": data(40, 2), "ood": data(9, 3)}
+
+def raw(task):
+    raise RuntimeError("raw")
+
+def waits(task):
+    if not pathlib.Path("go").exists():
+        raise KeyboardInterrupt
+    return task.network
+
+def stops():
+    methods = {"mine": lambda task: task.network, "raw": raw, "waits": waits}
+    x, y = data(50, 1)
+    return {"model": model(), "train": data(60, 0), "test": (x, y), "shifts": {"moved": (x + 1, y)}, "methods": methods}
 
 def pair():
     return model(), data(60, 0)
@@ -123,16 +137,30 @@ def test_compare_writes_numbers_and_page_and_report_makes_the_page_again(
     cli.main(["compare", "theirs:setup", "--out", "here"])
     assert "temperature scaling  validation" in capsys.readouterr().out
     results = json.loads((folder / "here" / "results.json").read_text())
-    assert [row["method"] for row in results["rows"]][::2] == [
-        "plain network",
-        "last layer",
-        "diagonal",
-        "KFAC",
-        "full",
-    ]
+    methods = {row["method"] for row in results["rows"]}
+    baselines = {"plain network", "temperature scaling", "vector scaling"}
+    assert methods == baselines | {"last layer", "diagonal", "KFAC", "full"}
+    nll = [row["nll"]["mean"] for row in results["rows"]]
+    assert nll == sorted(nll)
     page = (folder / "here" / "report.html").read_text()
     cli.main(["report", "here/results.json", "--out", "again.html"])
     assert (folder / "again.html").read_text() == page
+
+
+def test_compare_goes_on_and_an_interrupt_is_exit_code_130(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, err = failure(capsys, "compare", "theirs:stops", "--out", "here", "--no-report", "--seeds", "2")
+    assert code == 130 and "lapwing: interrupted" in err
+    before = (folder / "here" / "run.jsonl").read_text()
+    assert len(before.splitlines()) == 3
+    (folder / "go").touch()
+    cli.main(["compare", "theirs:stops", "--out", "here", "--seeds", "2", "--draws", "4", "--reference", "mine"])
+    said = capsys.readouterr()
+    assert "going on with here/run.jsonl" in said.err
+    assert "RuntimeError: raw" in said.out and "joint, nats a label" in said.out
+    assert (folder / "here" / "run.jsonl").read_text().startswith(before)
+    assert "Take " in (folder / "here" / "report.html").read_text()
+    cli.main(["report", "here/run.jsonl", "--out", "again.html"])
+    assert "Take " in (folder / "again.html").read_text()
 
 
 @pytest.mark.parametrize(

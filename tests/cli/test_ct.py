@@ -92,7 +92,7 @@ def test_the_weight_is_of_any_unit(tmp_path: Path) -> None:
     """The same scan with lengths in hundredths has an image a hundred times as large."""
     scan = saved(tmp_path / "scan.npz", PLANE)
     for size, name in (("1", "one"), ("0.01", "small")):
-        typed(scan, "--pixels", "20", "--pixel-size", size, "--out", tmp_path / name)
+        typed(scan, "--pixels", "10", "--pixel-size", size, "--out", tmp_path / name)
     one, small = (np.load(tmp_path / name / "image.npy") for name in ("one", "small"))
     np.testing.assert_allclose(small / 100, one, atol=0.01)
 

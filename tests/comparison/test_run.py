@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.comparison import compare, likelihood_of, recipes
-from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.ground.data.sources import Source
+from lapwing.comparison import Comparison, Task, Tuned, compare, likelihood_of, read_comparison, recipes
+from lapwing.comparison.joint import joint_values
+from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.evaluate import Predictor, evaluated
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.method import P
 from tests.checker import unchecked
@@ -53,7 +64,8 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
     names = [(row.method, row.tuned_by) for row in result.rows]
     structures = ("last layer", "diagonal", "KFAC", "full")
     assert names[:2] == [("plain network", ""), ("temperature scaling", "validation")]
-    assert names[2:] == [(name, how) for name in structures for how in ("default", "classical", "validation")]
+    assert names[2] == ("vector scaling", "")
+    assert names[3:] == [(name, how) for name in structures for how in ("default", "classical", "validation")]
 
     fitted = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(model, train)
     criteria = {"default": "validation_nll", "classical": "evidence", "validation": "validation_nll"}
@@ -182,11 +194,12 @@ def test_hessian_free_posteriors_and_predictors_have_one_row_each() -> None:
     recipe = lw.HessianFree(
         lw.Gaussian(4.0), prior=lw.Isotropic(20.0), fits=lw.hessian_free.Probed(probes=4, residual=2)
     )
-    methods = {"refits": recipe, "other": PlainNetwork(other, lw.Gaussian(2.0))}
+    plain = PlainNetwork(other, lw.Gaussian(2.0))
+    methods = {"refits": recipe, "other": plain}
     result = compare(model, train, test, ood=foreign, validation=test, methods=methods)
     assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [("refits", ""), ("other", "")]
     fitted = recipe.fit(model, train, points=torch.cat([test[0], foreign[0]]))
-    for name, predictor in (("refits", fitted), ("other", methods["other"])):
+    for name, predictor in (("refits", fitted), ("other", plain)):
         (run,) = result.row(name).runs
         for score, value in lw.evaluate(predictor, test, ood=foreign).items():
             assert run[score] == pytest.approx(value, rel=1e-9), (name, score)
@@ -223,7 +236,7 @@ def test_a_temperature_that_does_not_exist_is_a_note(model: nn.Sequential) -> No
 
 @pytest.mark.parametrize("which", ["train", "test", "validation", "ood"])
 def test_data_that_can_be_read_once_are_refused(model: nn.Sequential, which: str) -> None:
-    sources: dict[str, Source] = {"train": classes(45, 0), "test": classes(40, 2)}
+    sources: dict[str, Any] = {"train": classes(45, 0), "test": classes(40, 2)}
     sources[which] = iter([classes(40, 2)])
     with pytest.raises(DataError, match="again and again"):
         compare(model, **sources)
@@ -283,3 +296,204 @@ def test_labels_written_as_real_numbers_are_not_taken_without_a_word(columns: tu
 def test_likelihood_does_not_eat_the_first_batch_of_an_iterator() -> None:
     with pytest.raises(DataError, match="again and again"):
         likelihood_of(iter([(torch.zeros(4, 2), torch.zeros(4))]))
+
+
+def raw(task: Task) -> Predictor:
+    raise RuntimeError("of its own")
+
+
+def endless(task: Task) -> Predictor:
+    while True:
+        task.network.predict(torch.zeros(1, 2, dtype=torch.float64))
+
+
+def large(task: Task) -> Predictor:
+    torch.ones(2**26).sum()  # 256 MiB
+    return task.network
+
+
+def leaving(task: Task) -> Predictor:
+    raise SystemExit(3)
+
+
+@final
+@dataclass(frozen=True)
+class Scaled:
+    """A user's method with an object of its own."""
+
+    factor: float
+
+    def fit(self, task: Task) -> Predictor:
+        return PlainNetwork(task.model, task.likelihood, Temperature(self.factor), task.output)
+
+
+def test_whatever_stops_a_method_is_a_row(model: nn.Sequential) -> None:
+    methods = {"raw": raw, "endless": endless, "large": large, "leaving": leaving, "mine": Scaled(2.0)}
+    data = model, classes(45, 0), classes(40, 2)
+    with unchanged(model):
+        result = compare(*data, methods=methods, budget_seconds=1.0, max_bytes=2**27, seeds=2)
+    notes = {row.method: row.note for row in result.rows}
+    assert notes["raw"] == "RuntimeError: of its own"
+    assert "at most 1 s" in notes["endless"]
+    assert notes["leaving"] == "RuntimeError: SystemExit(3)"
+    if sys.platform == "linux":
+        assert "at most 128 MiB" in notes["large"]
+    assert notes["mine"] == notes["plain network"] == ""
+    assert len(result.row("mine").runs) == 2
+
+
+def test_bytes_are_refused_beforehand_where_a_structure_knows() -> None:
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights"))
+    methods = {"full": Tuned(recipe), "mine": Scaled(2.0)}
+    model = nn.Sequential(nn.Linear(2, 700), nn.Tanh(), nn.Linear(700, 3)).double()
+    result = compare(model, classes(45, 0), classes(40, 2), methods=methods, max_bytes=2**26)
+    assert "of at most 67,108,864 bytes" in result.row("full", "default").note
+    assert result.row("mine").runs
+
+
+def test_tuned_recipes_have_their_own_way_and_link(model: nn.Sequential) -> None:
+    train, validation, test = classes(45, 0), classes(30, 1), classes(40, 2)
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC())
+    methods = {
+        "held out": Tuned(recipe, "validation", link="probit"),
+        "evidence": Tuned(recipe, lw.EvidenceGradient(), link="bridge"),
+    }
+    result = compare(model, train, test, methods=methods, validation=validation)
+    assert [(row.method, row.tuned_by) for row in result.rows[2:]] == [
+        ("held out", "validation"),
+        ("evidence", "EvidenceGradient"),
+    ]
+    tuned = lw.tune(recipe.fit(model, train), lw.Validation(validation, link="probit"))
+    expected = lw.evaluate(tuned, test, link="probit")["nll"]
+    assert result.row("held out", "validation").values("nll") == pytest.approx((expected,))
+    classical = lw.tune(recipe.fit(model, train), lw.EvidenceGradient())
+    expected = lw.evaluate(classical, test, link="bridge")["nll"]
+    assert result.row("evidence", "EvidenceGradient").values("nll") == pytest.approx((expected,))
+    with pytest.raises(ConfigError, match=r"validation data for methods\['held out'\]"):
+        compare(model, train, test, methods=methods)
+
+
+def test_shifts_joint_scores_and_differences_are_those_of_the_parts(model: nn.Sequential) -> None:
+    train, test = classes(45, 0), classes(40, 2)
+    shifts = {"moved": (test[0] + 1.0, test[1])}
+    result = compare(
+        model, train, test, methods={"mine": Scaled(2.0)}, shifts=shifts, draws=4, ood=test[0] + 9.0, reference="mine"
+    )
+    mine = PlainNetwork(model, temperature=Temperature(2.0))
+    (run,) = result.row("mine").runs
+    assert run["nll:moved"] == pytest.approx(lw.evaluate(mine, shifts["moved"])["nll"])
+    joint = joint_values(mine, test, 4)
+    assert joint is not None and run["joint"] == pytest.approx(joint.estimate(per_label=True).value)
+    assert result.reference == ("mine", "")
+    plain = result.row("plain network")
+    losses = [evaluated(each, test).losses for each in (PlainNetwork(model), mine)]
+    difference = result.difference(plain)
+    assert difference is not None
+    assert difference.value == pytest.approx(float((losses[0] - losses[1]).mean()), rel=1e-5)
+    for column in ("nll:moved", "joint", "accuracy", "ood_auroc"):
+        assert result.difference(plain, column) is not None
+    assert [column.name for column in result.columns if column.tabled][-5:-3] == ["joint", "nll:moved"]
+    with pytest.raises(ConfigError, match="reference="):
+        compare(model, train, test, methods={"mine": Scaled(2.0)}, reference="ours")
+
+
+def test_test_data_in_another_order_cannot_be_paired(model: nn.Sequential) -> None:
+    loader = DataLoader(TensorDataset(*classes(40, 2)), batch_size=8, shuffle=True)
+    with pytest.warns(DataWarning, match="shuffle=False"):
+        result = compare(model, classes(45, 0), loader, methods={"mine": Scaled(2.0)})
+    assert not result.differs
+
+
+COUNTED = list[str]()
+
+
+def counting(name: str) -> Callable[[Task], Predictor]:
+    """A method that says when it is fitted."""
+
+    def fit(task: Task) -> Predictor:
+        COUNTED.append(f"{name} {task.seed}")
+        if os.environ.get("KILLED_AT") == COUNTED[-1]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task.network
+
+    return fit
+
+
+def resumable(out: Path) -> Comparison:
+    methods = {"one": counting("one"), "two": Scaled(3.0), "fails": raw, "three": counting("three")}
+    model = nn.Linear(2, 3).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(6.0).reshape(3, 2) / 6)
+        model.bias.zero_()
+    return compare(model, classes(45, 0), classes(40, 2), methods=methods, seeds=2, out=out)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signal 9")
+def test_killed_half_way_and_started_again_it_repeats_no_finished_row(tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    script = (
+        "import sys, pathlib; from tests.comparison.test_run import resumable; resumable(pathlib.Path(sys.argv[1]))"
+    )
+    environment = os.environ | {"KILLED_AT": "three 1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", script, str(out)], env=environment, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    before = out.read_text()
+    assert len(before.splitlines()) == 9  # all but the last of two runs of five rows
+    out.write_text(before + '{"torn')
+    COUNTED.clear()
+    result = resumable(out)
+    assert COUNTED == ["three 1"]
+    assert out.read_text().startswith(before) and len(out.read_text().splitlines()) == 10
+    COUNTED.clear()
+    again = resumable(out)
+    assert not COUNTED
+    assert again.table() == result.table() == read_comparison(out).table()
+    assert result.row("fails").note == "RuntimeError: of its own"
+    assert all(len(row.runs) == 2 for row in result.rows if row.method != "fails")
+
+
+def test_other_data_other_recipes_and_wider_limits_are_other_rows(model: nn.Sequential, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    data = model, classes(45, 0), classes(40, 2)
+    compare(*data, methods={"mine": Scaled(2.0), "slow": endless}, budget_seconds=0.2, out=out)
+    compare(*data, methods={"mine": Scaled(2.0), "slow": endless}, budget_seconds=0.2, out=out)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["key"]["method"] for line in lines] == ["plain network", "mine", "slow"]
+    about = lines[1]["about"]
+    assert {"command", "commit", "versions", "device", "threads", "finished"} == set(about)
+    compare(*data, methods={"mine": Scaled(4.0), "slow": endless}, budget_seconds=0.4, out=out)
+    compare(*data[:2], classes(40, 3), methods={"mine": Scaled(4.0)}, out=out)
+    methods = [json.loads(line)["key"]["method"] for line in out.read_text().splitlines()[3:]]
+    assert methods == ["mine", "slow", "plain network", "mine"]
+
+
+def test_recipes_of_a_file_are_fitted_for_what_is_missing_alone(model: nn.Sequential, tmp_path: Path) -> None:
+    out = tmp_path / "run.jsonl"
+    data = model, classes(45, 0), classes(40, 2)
+    methods = {"KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC())}
+    first = compare(*data, methods=methods, tunings={"classical": lw.EvidenceGradient()}, out=out)
+    second = compare(*data, methods=methods, tunings={"MacKay": lw.MacKay()}, out=out)
+    assert len(out.read_text().splitlines()) == 4
+    assert second.row("KFAC", "default").runs == first.row("KFAC", "default").runs
+    assert second.row("KFAC", "default").predictor is None and second.row("KFAC", "MacKay").predictor is not None
+
+
+def test_a_file_without_rows_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no rows"):
+        read_comparison(tmp_path / "run.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 0}, "seeds"),
+        ({"seeds": []}, "seeds="),
+        ({"seeds": [-1]}, "a seed"),
+        ({"budget_seconds": 0.0}, "budget_seconds"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"draws": -1}, "draws"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model: nn.Sequential, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare(model, classes(45, 0), classes(40, 2), methods={}, **options)

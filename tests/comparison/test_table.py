@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
+import torch
 
-from lapwing.comparison import COLUMNS, Column, Comparison, Row, pooled
+from lapwing.comparison import COLUMNS, Column, Comparison, Examples, Row, columns_with, pooled
 from lapwing.ground.errors import ConfigError
 
 
@@ -120,3 +122,87 @@ def test_numbers_are_written_by_their_format_until_they_are_too_long(value: floa
 
 def test_no_two_columns_share_a_name_or_a_label() -> None:
     assert len({column.name for column in COLUMNS}) == len({column.label for column in COLUMNS}) == len(COLUMNS)
+
+
+def kept(nll: torch.Tensor, run: int = 0) -> Examples:
+    return Examples.of(f"{run}", 7, {"nll": nll})
+
+
+def compared(**changes: torch.Tensor) -> Comparison:
+    """A reference with losses of 0 to 1 and methods that differ from it by example."""
+    base = torch.linspace(0, 1, 50)
+    rows = [Row("plain network", "", ({"nll": float(base.mean()), "predict_seconds": 0.1},), examples=(kept(base),))]
+    for number, (name, change) in enumerate(changes.items()):
+        nll = base + change
+        numbers = {"nll": float(nll.mean()), "fit_seconds": 1.0 + number, "predict_seconds": 0.5}
+        rows.append(Row(name, "default", (numbers,), examples=(kept(nll),)))
+    rows.append(Row("failed", "", (), "RuntimeError: raw"))
+    return Comparison(tuple(rows), reference=("plain network", ""))
+
+
+WAVE = 0.2 * torch.linspace(0, 20, 50).sin()
+
+
+def test_a_table_with_a_reference_is_sorted_and_marks_noise_and_ends_in_what_to_take() -> None:
+    found = compared(worse=0.3 + WAVE, better=-0.2 + WAVE, near=-0.001 * WAVE, cheap=-0.21 + 2 * WAVE)
+    lines = found.table().splitlines()
+    assert [line.split("  ")[0] for line in lines[1:6]] == ["cheap", "better", "near", "plain network", "worse"]
+    assert "†" in lines[3] and "†" not in lines[1] + lines[2] + lines[5]
+    assert lines[4].split() == ["plain", "network", "–", "0.500", "0", "–", "0.10"]
+    assert lines[6] == "† within two paired standard errors of plain network: noise"
+    assert lines[7] == "failed, : RuntimeError: raw"
+    assert lines[8].startswith("Take better by default: NLL 0.3") and "below plain network, in 2.5 s" in lines[8]
+    assert lines[8].endswith("Within noise of the best, and slower: cheap by default.")
+    assert [row.method for row in found.rows][1] == "worse"  # as it was
+
+
+def test_where_nothing_is_better_the_reference_is_taken() -> None:
+    found = compared(worse=0.3 + WAVE, near=-0.001 * WAVE.abs() * WAVE.sign())
+    assert found.verdict().startswith("Take plain network: NLL 0.500, in 0.1 s, and nothing is better beyond noise.")
+    assert Comparison(found.rows).verdict() == ""
+    assert Comparison(found.rows[-1:], reference=("failed", "")).verdict() == ""
+
+
+def test_json_has_differences_and_the_verdict() -> None:
+    content = compared(better=-0.2 + WAVE).to_dict()
+    assert content["reference"] == ["plain network", ""] and content["verdict"].startswith("Take better")
+    difference = content["rows"][0]["nll"]["difference"]
+    assert difference["value"] == pytest.approx(float((-0.2 + WAVE).mean()), rel=1e-4) and not difference["noise"]
+    assert "difference" not in content["rows"][1]["nll"]
+
+
+def test_markdown_has_the_cells_of_the_table() -> None:
+    text = compared(better=-0.2 + WAVE, near=0.001 * WAVE).to_markdown()
+    lines = text.splitlines()
+    assert lines[0].startswith("| method | tuned by | NLL, nats ↓ | less the reference ↓ |")
+    assert set(lines[1]) <= set("| -:") and lines[2].startswith("| better | default | ")
+    assert len({line.count("|") for line in lines[:5]}) == 1
+    assert text.endswith(".") and "Take better by default" in text
+
+
+def test_a_frame_has_a_row_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compared(better=-0.2 + WAVE)
+    pandas = pytest.importorskip("pandas")
+    frame = found.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["method"]) == ["better", "plain network", "failed"]
+    assert frame["nll_difference"][0] == pytest.approx(float((-0.2 + WAVE).mean()), rel=1e-4)
+    assert math.isnan(frame["nll"][2])
+
+
+def test_without_pandas_a_frame_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ConfigError, match="to_dict"):
+        compared().to_frame()
+
+
+def test_shifted_columns_stand_before_what_a_method_costs() -> None:
+    names = [column.name for column in columns_with(["fog"])]
+    assert names.index("joint") < names.index("nll:fog") < names.index("fit_seconds")
+    assert len(set(names)) == len(names)
+
+
+def test_rows_of_several_runs_keep_their_examples() -> None:
+    first, second = compared(better=WAVE), compared(better=WAVE)
+    assert len(pooled([first, second]).row("better", "default").examples) == 2
+    assert pooled([first, second]).reference == first.reference

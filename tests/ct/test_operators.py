@@ -93,7 +93,7 @@ def test_fourier_is_unitary_where_all_is_measured_and_reads_the_frequencies_of_i
 def test_what_is_no_measurement_is_refused() -> None:
     with refused(ConfigError, "adjoint= to be the adjoint of forward="):
         FunctionMeasurement(lambda v: 2 * v, lambda u: u / 2, (4, 4))
-    with refused(ShapeError, "forward= to give [3, 1]. Got [4, 1]"):
+    with refused(ShapeError, "forward= to give [3, 6]. Got [4, 6]"):
         FunctionMeasurement(lambda v: v, lambda u: u, (3, 4))
     with refused(ConfigError, "a matrix, or an operator of SciPy"):
         measurement("radon")

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.evaluate import Predictor, metrics
+from lapwing.evaluation.evaluate import Predictor, evaluated, metrics
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.posteriors.knowledge import KnowledgeScale
 from tests.meter import Meter
@@ -249,6 +249,14 @@ class TestLabelsAndCounts:
             lw.evaluate(posterior, case.batches(), generator=torch.Generator().manual_seed(s))["nll"] for s in seeds
         ]
         assert nlls[0] == nlls[1] != nlls[2]
+
+
+@pytest.mark.parametrize("name", ["categorical", "bernoulli", "gaussian", "poisson"])
+def test_the_losses_of_single_targets_have_the_nll_for_their_mean(name: str) -> None:
+    case, posterior = fit(name)
+    found = evaluated(posterior, case.batches())
+    assert float(found.losses.mean()) == pytest.approx(found.scores["nll"], rel=1e-12)
+    assert found.losses.dtype == torch.float64 and found.losses.numel() > 1
 
 
 class TestScores:

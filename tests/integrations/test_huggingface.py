@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, DataError
 from tests.integrations.pages import run_page
 from tests.posterior_cases import refused
 
@@ -149,6 +149,25 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 
 
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
-    names = run_page("hugging-face", tmp_path)
+    names = run_page("trainer", tmp_path)
+    assert names["posterior"].totals.examples == 64
+
+
+def test_batches_without_labels_are_refused_before_training(tmp_path: Path) -> None:
+    """Whether they are those of the trainer or of one's own."""
+    callback = lw.huggingface.LaplaceCallback(RECIPE)
+    arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
+    state = transformers.TrainerState()
+    control = transformers.TrainerControl()
+    batches = [{"input_ids": torch.ones(2, 3).long()}]
+    with refused(DataError, "labels"):
+        callback.on_train_begin(arguments, state, control, model=model_of(0), train_dataloader=batches)
+    own = lw.huggingface.LaplaceCallback(RECIPE, validation=batches)
+    with refused(DataError, "labels"):
+        own.on_train_begin(arguments, state, control, model=model_of(0), train_dataloader=batches)
+
+
+def test_a_pipeline_says_how_sure_it_is(tmp_path: Path) -> None:
+    names = run_page("pipeline", tmp_path)
     assert [set(each) for each in names["answers"]] == [{"label", "score", "entropy", "epistemic"}] * 2
     assert json.dumps(names["answers"])

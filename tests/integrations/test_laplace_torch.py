@@ -14,7 +14,10 @@ import importlib
 import importlib.util
 import io
 import math
+import re
 import sys
+import warnings
+from collections.abc import Generator
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +31,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, MismatchError
+from lapwing.ground.errors import ConfigError, MismatchError, NumericalError
 from lapwing.integrations import laplace_torch
 from lapwing.integrations.laplace_torch import (
     BaseLaplace,
@@ -386,7 +389,9 @@ def test_batches_that_are_mappings_go_into_the_network_whole(kind: Any, likeliho
     for one, other in zip(la(batch), expected, strict=True):
         assert torch.allclose(one, other)
     assert torch.allclose(la.log_marginal_likelihood(), plain.log_marginal_likelihood())
-    la.optimize_prior_precision(method="gridsearch", val_loader=DataLoader(rows, batch_size=5), grid_size=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.DataWarning)
+        la.optimize_prior_precision(method="gridsearch", val_loader=DataLoader(rows, batch_size=5), grid_size=3)
 
 
 # tuning: test_marglik_glm, test_marglik_nn, test_gridsearch, the loops of the examples
@@ -425,6 +430,7 @@ def test_marglik_climbs_the_evidence(structure: str, model: nn.Module) -> None:
         la.optimize_prior_precision(method="CV")
 
 
+@pytest.mark.filterwarnings("ignore:gridsearch")
 @everywhere
 @pytest.mark.parametrize("kind", [DiagLaplace, KronLLLaplace])
 def test_grid_search_takes_the_precision_of_least_loss(kind: Any, likelihood: str, model: nn.Module) -> None:
@@ -454,11 +460,41 @@ def test_grid_search_takes_the_precision_of_least_loss(kind: Any, likelihood: st
     assert seen == [2 if likelihood == "classification" else 3] * 3
 
 
+@pytest.mark.parametrize(("sign", "end"), [(-1.0, "larger log_prior_prec_max="), (1.0, "smaller log_prior_prec_min=")])
+def test_the_end_of_a_grid_is_taken_with_a_warning(sign: float, end: str, model: nn.Module) -> None:
+    la = fitted(DiagLaplace, model, "classification")
+    options = {"method": "gridsearch", "val_loader": loader_of("classification"), "grid_size": 3}
+    with pytest.warns(lw.DataWarning, match=end):
+        la.optimize_prior_precision(**options, loss=lambda *given: sign * la.prior_precision.log().sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        la.optimize_prior_precision(**options, loss=lambda *given: la.prior_precision.log().square().sum())
+    assert float(la.prior_precision) == pytest.approx(1.0)
+    with pytest.warns(lw.DataWarning, match="at every prior precision tried"):
+        la.optimize_prior_precision(**options, loss=lambda *given: torch.ones(()))
+    with pytest.raises(NumericalError, match="finite at some prior precision"):
+        la.optimize_prior_precision(**options, loss=lambda *given: torch.tensor(math.nan))
+
+
+def test_what_is_not_fitted_or_makes_no_sense_says_so(model: nn.Module) -> None:
+    la: Any = KronLLLaplace(model, "classification")
+    for call in (la.log_marginal_likelihood, la.optimize_prior_precision):
+        with pytest.raises(AttributeError, match="Try fit"):
+            call()
+    with pytest.raises(ConfigError, match="a positive temperature"):
+        KronLLLaplace(model, "classification", temperature=0.0)
+    with pytest.raises(ConfigError, match="view='functions'"):
+        Laplace(model, "classification", "all", "gp")
+    with pytest.raises(ConfigError, match='subset_of_weights="last_layer"'):
+        Laplace(model, "classification", "first", "kron")
+
+
 def test_a_metric_of_torchmetrics_is_a_loss(model: nn.Module) -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
     la = fitted(DiagLaplace, model, "regression")
     metric = torchmetrics.MeanSquaredError(num_outputs=2)
-    la.optimize_prior_precision(method="gridsearch", val_loader=loader_of("regression"), grid_size=3, loss=metric)
+    with pytest.warns(lw.DataWarning, match="at every prior precision tried"):
+        la.optimize_prior_precision(method="gridsearch", val_loader=loader_of("regression"), grid_size=3, loss=metric)
     assert float(la.prior_precision) == pytest.approx(1e-4), "the squared error is the same for all"
 
 
@@ -564,7 +600,7 @@ def test_the_factory_takes_their_words(model: nn.Module) -> None:
     for part, held in (("last_layer", "lowrank"), ("some", "full"), ("all", "gp")):
         with pytest.raises(ConfigError, match=f"{part} with {held}"):
             Laplace(model, "regression", part, held)
-    assert lw.compat.laplace_torch is laplace_torch
+    assert lw.laplace_torch is laplace_torch
 
 
 # the same numbers as the library itself
@@ -651,10 +687,28 @@ def test_its_example_of_calibration() -> None:
 
 
 @pytest.fixture
-def in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_its_place() -> Generator[None]:
     """This module under the names of laplace-torch."""
-    for name in ("laplace", "laplace.laplace", "laplace.baselaplace"):
-        monkeypatch.setitem(sys.modules, name, laplace_torch)
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "laplace"}
+    laplace_torch.stand_in()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "laplace"]:
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+@pytest.mark.usefixtures("in_its_place")
+def test_what_it_has_not_is_refused_with_what_there_is_instead() -> None:
+    for module, name, hint in (
+        ("laplace", "marglik_training", "lw.train_marginal"),
+        ("laplace.utils", "ModuleNameSubnetMask", "lw.Subnetwork()"),
+        ("laplace.curvature", "AsdlGGN", "backend="),
+        ("laplace.utils.enums", "Likelihood", 'strings, such as "classification"'),
+    ):
+        with pytest.raises(ImportError, match=re.escape(f"Got {module}.{name}. Try {hint}")):
+            getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = laplace_torch.other
 
 
 @pytest.mark.usefixtures("in_its_place")

@@ -51,6 +51,31 @@ class Module(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.05)
 
 
+class Silent(Module):
+    """One without a forward pass."""
+
+    forward = pl.LightningModule.forward
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([self.net])
+
+
+class Keyed(Module):
+    """One of batches that are mappings."""
+
+    epochs = 0
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return super().training_step((batch["x"], batch["y"]), index)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        super().validation_step((batch["x"], batch["y"]), index)
+
+    def on_train_epoch_end(self) -> None:
+        self.epochs += 1
+
+
 @pytest.fixture
 def data() -> tuple[TensorDataset, TensorDataset]:
     generator = torch.Generator().manual_seed(0)
@@ -59,10 +84,12 @@ def data() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(x[:53], y[:53]), TensorDataset(x[53:], y[53:])
 
 
-def trained(folder: Path, callback: Any, data: Any, *, validate: bool = True, **options: Any) -> tuple[Any, Any]:
+def trained(
+    folder: Path, callback: Any, data: Any, *, validate: bool = True, module: Any = None, **options: Any
+) -> tuple[Any, Any]:
     """The module and its trainer."""
     torch.manual_seed(1)
-    module = Module()
+    module = Module() if module is None else module
     module.callback = callback
     options = {"logger": False, "max_epochs": 20, **options}
     with warnings.catch_warnings():
@@ -161,6 +188,7 @@ def test_without_validation_data_it_is_tuned_without(tmp_path: Path, data: Any) 
     expected = lw.tune(RECIPE.fit(module, data[0].tensors), lw.EvidenceGradient())
     assert callback.posterior.log_marginal() == pytest.approx(expected.log_marginal(), rel=1e-5)
     assert callback.outcome is not None and not callback.outcome.metrics
+    assert "without validation data nothing was compared" in str(callback.outcome)
     assert (tmp_path / "there" / "posterior.safetensors").is_file()
 
 
@@ -169,10 +197,38 @@ def test_what_cannot_be_fitted_is_refused_before_training(tmp_path: Path, data: 
         trained(tmp_path, lw.lightning.LaplaceCallback(RECIPE, network="head"), data)
     with refused(ConfigError, "a ModelCheckpoint"):
         trained(tmp_path, lw.lightning.LaplaceCallback(RECIPE, best=True), data, enable_checkpointing=False)
+    with refused(ConfigError, "a network with a forward. Got Silent, which has none. Try network="):
+        trained(tmp_path, lw.lightning.LaplaceCallback(RECIPE), data, module=Silent())
+    with refused(ConfigError, "a network with a forward. Got ModuleList"):
+        trained(tmp_path, lw.lightning.LaplaceCallback(RECIPE, network="parts"), data, module=Silent())
     with refused(ConfigError, "of type Laplace"):
         lw.lightning.LaplaceCallback(lw.Categorical())
     with refused(ConfigError, "once training has ended"):
         _ = lw.lightning.LaplaceCallback(RECIPE).posterior
+
+
+def test_batches_that_are_not_known_are_refused_before_an_epoch(tmp_path: Path) -> None:
+    """By one batch; with ``unpack=`` they are known."""
+    rows = [{"x": torch.randn(2), "y": torch.tensor(number % 3)} for number in range(24)]
+    for whose, callback in (
+        ("training", lw.lightning.LaplaceCallback(RECIPE)),
+        ("validation", lw.lightning.LaplaceCallback(RECIPE, train=DataLoader([(row["x"], row["y"]) for row in rows]))),
+    ):
+        module = Keyed()
+        with refused(lw.LapwingError, "unpack"):
+            trained(tmp_path / whose, callback, (rows, rows), module=module)
+        assert module.epochs == 0, whose
+    module = Keyed()
+    callback = lw.lightning.LaplaceCallback(RECIPE, unpack=lambda batch: (batch["x"], batch["y"]))
+    trained(tmp_path / "known", callback, (rows, rows), module=module, max_epochs=1)
+    assert module.epochs == 1 and callback.outcome is not None and callback.outcome.metrics
+
+
+def test_looking_at_a_batch_changes_nothing_of_the_training(tmp_path: Path, data: Any) -> None:
+    with_callback, _ = trained(tmp_path, lw.lightning.LaplaceCallback(RECIPE), data, max_epochs=2)
+    without, _ = trained(tmp_path, pl.Callback(), data, max_epochs=2)
+    for one, other in zip(with_callback.parameters(), without.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_code_of_the_page_runs(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_the_tomography_of_deepinv_does(deepinv: Any) -> None:
 
 
 def test_an_adjoint_that_is_not_is_refused_with_how_much(deepinv: Any) -> None:
-    with pytest.raises(ConfigError, match=r"which differ by 0\.0\d+ of"):
+    with pytest.raises(ConfigError, match=r"which differ by 0\.\d+ of"):
         ours(deepinv.physics.Tomography(4, SIDE, adjoint_via_backprop=False, normalize=False, dtype=torch.float64))
 
 
@@ -196,8 +196,9 @@ class Wrong(Matrix):
 @pytest.mark.parametrize(
     ("error", "message", "operator"),
     [
-        (ConfigError, "which differ by 0.0", Wrong(adjoint=lambda x: 1.1 * x)),
-        (ShapeError, "the adjoint to give [36, 1]", Wrong(adjoint=lambda x: x[..., 1:])),
+        (ConfigError, "to be the adjoint of the product", Wrong(adjoint=lambda x: 1.1 * x)),
+        (ConfigError, "whose A makes zeros of zeros. Got up to 1 for images of zeros", Wrong(lambda y: y + 1)),
+        (ShapeError, "the adjoint to give [36, 6]", Wrong(adjoint=lambda x: x[..., 1:])),
         (ShapeError, "a list", Wrong(lambda y: [y])),
         (ShapeError, "Got [1, 4, 5]", Wrong(lambda y: y[0])),
         (UnsupportedError, "torch.complex128", Wrong(lambda y: y + 0j)),
@@ -207,6 +208,36 @@ class Wrong(Matrix):
 def test_what_is_no_operator_is_refused(error: type[Exception], message: str, operator: object) -> None:
     with refused(error, message):
         ours(operator)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 1e-3), (torch.float64, 1e-5)])
+def test_an_adjoint_that_is_a_little_off_is_refused(dtype: torch.dtype, share: float) -> None:
+    """By more than rounding makes, whether all of it is or some of its entries are."""
+
+    def operator(adjoint: Tensor) -> Any:
+        made = Matrix(MATRIX.to(dtype))
+        wrong = Matrix(adjoint.to(dtype))
+        made.A_adjoint = wrong.A_adjoint  # type: ignore[method-assign]
+        return ours(made, dtype)
+
+    assert operator(MATRIX).shape == (20, 36)
+    for adjoint in ((1 + share) * MATRIX, MATRIX + 10 * share * normal(20, 36)):
+        with refused(ConfigError, "to be the adjoint of the product"):
+            operator(adjoint)
+
+
+def test_an_operator_of_another_dtype_gives_that_of_its_images() -> None:
+    class Double(Matrix):
+        def A(self, x: Tensor) -> Tensor:
+            return super().A(x.double())
+
+        def A_adjoint(self, y: Tensor) -> Tensor:
+            return super().A_adjoint(y.double())
+
+    single = ours(Double(), torch.float32)
+    assert single.push(torch.ones(36)).dtype == single.pull(torch.ones(20)).dtype == torch.float32
+    with refused(ConfigError, "dtype="):
+        ours(Matrix(), torch.float32)
 
 
 def test_shapes_and_devices_are_asked_for() -> None:

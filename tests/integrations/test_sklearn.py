@@ -22,7 +22,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch import nn
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, DataError, NumericalError, UnsupportedError
+from lapwing.gp import RBF, Columns, Hamming
+from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.integrations.sklearn import GPClassifier, GPRegressor, LaplaceClassifier, LaplaceRegressor
 from tests.integrations.pages import run_page
 from tests.posterior_cases import refused
@@ -223,10 +224,51 @@ def test_what_cannot_be_is_refused() -> None:
         LaplaceClassifier().fit(ROWS, np.ones(40))
     with refused(NumericalError, "a network that trains"):
         LaplaceRegressor(rate=1e200, epochs=3, standardise=False).fit(ROWS, WAVES)
-    with pytest.raises(TypeError, match="sample_weight"):
-        LaplaceRegressor().fit(ROWS, WAVES, **{"sample_weight": np.ones(40)})
+    for estimator in (LaplaceRegressor(), LaplaceClassifier(), GPClassifier()):
+        with refused(UnsupportedError, "Got sample_weight=. Try GPRegressor"):
+            estimator.fit(ROWS, SIDES, sample_weight=np.ones(40))
+    with refused(ConfigError, "rate"):
+        LaplaceRegressor(rate=-1).fit(ROWS, WAVES)
+    with refused(ConfigError, "weight_decay of 0 or more"):
+        LaplaceRegressor(weight_decay=-1).fit(ROWS, WAVES)
+    normed = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    for size in (1, 2):
+        with refused(ConfigError, "for a batch norm"):
+            LaplaceRegressor(normed, batch_size=size).fit(ROWS[:39], WAVES[:39])
     with refused(ConfigError, "return_cov"):
         GPRegressor(tune=False).fit(ROWS, WAVES).predict(ROWS, return_std=True, return_cov=True)
+
+
+def test_a_trained_network_names_its_own_classes() -> None:
+    """Those of its outputs, not those that the data happen to have."""
+    x = np.repeat([[-2.0, 0.0], [0.0, 2.0], [2.0, 0.0]], 10, 0) + 0.1 * np.random.default_rng(0).normal(size=(30, 2))
+    y = np.repeat(["a", "b", "c"], 10)
+    network = nn.Linear(2, 3).double()
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[-3.0, 0.0], [0.0, 3.0], [3.0, 0.0]]))
+        network.bias.zero_()
+    with refused(ShapeError, "outputs [2, 2], one a class. Got [2, 3]. Try classes="):
+        LaplaceClassifier(network, prefit=True, tune=False).fit(x[10:], y[10:])
+    classifier = LaplaceClassifier(network, prefit=True, tune=False, classes=["a", "b", "c"]).fit(x[10:], y[10:])
+    assert classifier.score(x, y) == 1.0 and classifier.classes_.tolist() == ["a", "b", "c"]
+    turned = LaplaceClassifier(network, prefit=True, tune=False, classes=["c", "b", "a"]).fit(x[10:], y[10:])
+    assert turned.predict(x[:1]).tolist() == ["c"]
+    made = LaplaceClassifier(nn.Linear, epochs=2, tune=False, classes=["c", "b", "a"]).fit(x[10:], y[10:])
+    assert made.predict_proba(x[:2]).shape == (2, 3)
+    for classes in (["a", "b"], ["a", "b", "c", "c"]):
+        with refused(DataError, "different classes, among them those of the labels, ['b', 'c']"):
+            LaplaceClassifier(network, prefit=True, classes=classes).fit(x[10:], y[10:])
+
+
+@pytest.mark.parametrize("outputs", [2, 5])
+def test_a_module_with_other_outputs_than_classes_is_refused(outputs: int) -> None:
+    labels = np.arange(40) % 3
+    with refused(ShapeError, f"outputs [2, 3], one a class. Got [2, {outputs}]"):
+        LaplaceClassifier(nn.Linear(3, outputs)).fit(ROWS, labels)
+    with refused(ShapeError, f"outputs [2, 1], one a target. Got [2, {outputs}]"):
+        LaplaceRegressor(nn.Linear(3, outputs)).fit(ROWS, WAVES)
+    with refused(ShapeError, "a module that takes rows of 3 numbers in torch.float32"):
+        LaplaceClassifier(nn.Linear(4, 3)).fit(ROWS, labels)
 
 
 def test_a_net_of_skorch_trains_itself() -> None:
@@ -243,6 +285,8 @@ def test_a_net_of_skorch_trains_itself() -> None:
     torch.testing.assert_close(prefit.posterior_.network.weights[:6].view(2, 3), net.module_.weight.detach())
     regression = skorch.NeuralNetRegressor(nn.Linear(3, 1), **options | {"lr": 0.1})
     assert LaplaceRegressor(regression, tune=False).fit(ROWS, ROWS[:, 0]).score(ROWS, ROWS[:, 0]) > 0.9
+    with refused(ShapeError, "outputs [2, 3], one a class. Got [2, 2]"):
+        LaplaceClassifier(net).fit(ROWS, np.arange(40) % 3)
     probabilities = skorch.NeuralNetClassifier(nn.Sequential(nn.Linear(3, 2), nn.Softmax(-1)), **options)
     with refused(UnsupportedError, "criterion=torch.nn.CrossEntropyLoss"):
         LaplaceClassifier(probabilities).fit(ROWS, SIDES)
@@ -302,6 +346,33 @@ def test_classes_of_a_process_are_those_of_the_process(classes: int) -> None:
     assert classifier.predict_proba(ROWS).shape == (40, classes)
     if classes == 2:
         assert GPClassifier(tune=lw.gp.Evidence(steps=2)).fit(ROWS, y).posterior_.trace
+
+
+def test_categories_are_not_standardised_and_meet_themselves_in_another_dtype() -> None:
+    r = np.random.default_rng(0)
+    numbers = np.array([0.1, 0.2, 0.7])[r.integers(3, size=30)]
+    x = np.stack([r.normal(2.0, 3.0, 30), numbers], 1).astype(np.float32)
+    y = 10 * x[:, 1] + 0.1 * x[:, 0]
+    kernel = Columns(RBF(1.0), (0,)) * Columns(Hamming(0.2), (1,))
+    regressor = GPRegressor(kernel, tune=False).fit(x, y)
+    new = np.array([[2.0, 0.1], [2.0, 0.2], [2.0, 0.7]])
+    np.testing.assert_allclose(regressor.predict(new), regressor.predict(new.astype(np.float32)), rtol=1e-4)
+    assert set(regressor.posterior_.data.inputs[:, 1].tolist()) == set(x[:, 1].tolist())
+    classifier = GPClassifier(kernel, tune=False).fit(x, y > 3)
+    assert set(classifier.posterior_.data.inputs[:, 1].tolist()) == set(x[:, 1].tolist())
+
+
+def test_a_column_of_words_and_bad_weights_are_refused() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"a": WAVES, "b": SIDES})
+    for estimator in (LaplaceRegressor(), LaplaceClassifier(), GPRegressor(), GPClassifier()):
+        with refused(DataError, "OneHotEncoder"):
+            estimator.fit(frame, SIDES if "Classifier" in type(estimator).__name__ else WAVES)
+    with refused(ShapeError, "sample_weight of shape [40]"):
+        GPRegressor().fit(ROWS, WAVES, sample_weight=np.ones(3))
+    for weights in (np.zeros(40), -np.ones(40)):
+        with refused(DataError, "sample_weight of zero or more"):
+            GPRegressor().fit(ROWS, WAVES, sample_weight=weights)
 
 
 def test_tables_of_pandas_are_known_by_their_names() -> None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.baselines import Entry, Task
 from lapwing.evaluation.evaluate import Predictor
 from tests.curvature.unchanged import unchanged
 from tests.posterior_cases import labels, normal, seeded
+from tests.without_double import without_double
 
 X, Y = normal(40, 3), labels(40, classes=2)
 NEW = normal(7, 3, seed=4)
@@ -81,3 +82,24 @@ def test_modes_of_the_user_change_nothing(name: str) -> None:
     with torch.inference_mode(), torch.autocast("cpu"), torch.device("meta"):
         found = ENTRIES[name]().fit(task).predict(NEW).probs
     assert torch.equal(found, expected)
+
+
+@every
+def test_a_device_without_double_gives_the_answers_of_one_that_has_it(name: str) -> None:
+    model = network().float()
+    x = X.float()
+    new = NEW.float()
+    outputs = lw.baselines.PlainNetwork(model).outputs(x)
+    answers = (outputs + outputs.std() * normal(40, 2, seed=8).float()).argmax(1)
+    entry = lw.baselines.DeepEnsemble([model, model]) if name == "ensemble" else ENTRIES[name]()
+
+    def found() -> list[Tensor]:
+        task = Task(model, (x, Y), validation=(x, answers), generator=torch.Generator().manual_seed(2))
+        p = entry.fit(task).predict(new)
+        return [p.probs] if p.strangeness is None else [p.probs, p.strangeness]
+
+    expected = found()
+    with without_double():
+        without = found()
+    for mine, theirs in zip(without, expected, strict=True):
+        torch.testing.assert_close(mine.float(), theirs.float(), rtol=1e-3, atol=1e-5)

@@ -26,7 +26,7 @@ EVERY = {**STRUCTURES, **ITERATIVE}
 
 def fits(structure: str, weights: str, name: str) -> bool:
     """KFAC is of whole parameters."""
-    return not (structure.startswith("kfac") and weights == "subnetwork")
+    return not (structure.startswith(("kfac", "tridiagonal")) and weights == "subnetwork")
 
 
 ROWS = pairwise(list(EVERY), list(WEIGHTS), [*DIFFERENTIABLE, "pixels"], where=fits)

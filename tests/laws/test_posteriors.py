@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, UnsupportedError
-from lapwing.linalg import Dense, Diagonal, LowRank
+from lapwing.linalg import Dense, Diagonal, KroneckerChain, LowRank
 from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import (
     Classification,
@@ -32,6 +32,7 @@ from tests.posterior_cases import (
     WEIGHTS,
     Linearised,
     Problem,
+    chained,
     marginal_blocks,
     normal,
     portrait,
@@ -71,6 +72,8 @@ def linearised(name: str, weights: str) -> Linearised:
 
 def refusal(structure: str, weights: str, prior: str) -> type[Exception] | None:
     """The error of a combination that has no implementation."""
+    if (structure, weights) == ("tridiagonal", "subnetwork"):
+        return ConfigError
     if structure.startswith("kfac"):
         if weights == "subnetwork":
             return ConfigError
@@ -84,6 +87,9 @@ def dense_precision(posterior: lw.Posterior, ggn: Tensor, prior: Tensor) -> Tens
         return ggn + torch.diag(prior)
     if isinstance(posterior.curvature.operator, Diagonal):
         return torch.diag(ggn.diagonal() + prior)
+    if isinstance(posterior.curvature.operator, KroneckerChain):
+        operator = posterior.curvature.operator
+        return chained(operator.dense() + torch.diag(prior), operator.index)
     return posterior.curvature.operator.dense() + torch.diag(prior)
 
 

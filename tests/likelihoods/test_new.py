@@ -82,7 +82,8 @@ def test_it_is_fitted_tuned_predicted_scored_and_compared(structure: lw.structur
     prediction = posterior.predict(new)
     assert isinstance(prediction, Durations) and prediction.location.shape == (4, 1)
     scores = lw.evaluate(posterior, (x, y), ood=9 * new)
-    assert list(scores) == ["nll", "ood_auroc", "ood_aupr", "ood_fpr95"] and math.isfinite(scores["nll"])
+    assert list(scores) == ["nll", "ood_auroc", "ood_aupr", "ood_fpr95", "ood_unfamiliar"]
+    assert math.isfinite(scores["nll"])
     table = lw.compare(model, (x, y), (x, y), methods={"ours": recipe})
     assert math.isfinite(table.row("ours", "default").runs[0]["nll"])
     assert "Exponential()" in repr(posterior)

@@ -151,6 +151,15 @@ def kronecker_with_diagonal_left(condition: float, seed: int) -> Case:
     return Kronecker(left, right), torch.block_diag(*(torch.kron(torch.diag(left), r) for r in right))
 
 
+def kronecker_with_corrected_eigenvalues(condition: float, seed: int) -> Case:
+    left, right = spd(3, 9.0, seed), torch.stack([spd(4, 9.0, seed + 1), spd(4, 9.0, seed + 2)])
+    values = spectrum(24, condition)[torch.randperm(24, generator=torch.Generator().manual_seed(seed))].view(2, 3, 4)
+    q = torch.linalg.eigh(left).eigenvectors
+    turns = [torch.kron(q, torch.linalg.eigh(each).eigenvectors) for each in right]
+    blocks = [turn @ own.flatten().diag() @ turn.mT for turn, own in zip(turns, values, strict=True)]
+    return Kronecker(left, right, corrected=values), torch.block_diag(*blocks)
+
+
 def blocks_in_a_row(condition: float, seed: int) -> Case:
     first, second = kronecker(condition, seed), diagonal(condition, seed)
     return BlockDiagonal((first[0], second[0])), torch.block_diag(first[1], second[1])
@@ -185,6 +194,7 @@ CASES: dict[str, Callable[[float, int], Case]] = {
         kronecker_of_leading_pairs,
         kronecker_with_diagonal_right,
         kronecker_with_diagonal_left,
+        kronecker_with_corrected_eigenvalues,
         blocks_in_a_row,
         blocks_interleaved,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from lapwing.ground.errors import NumericalError
-from lapwing.linalg.checks import TILE, nonnegative, positive, symmetric
+from lapwing.linalg.checks import TILE, is_symmetric, nonnegative, positive, symmetric
 from tests.linalg.cases import normal
 
 
@@ -20,6 +22,20 @@ def test_the_symmetric_part_of_more_than_one_tile() -> None:
         other[place] += 1.0
         with pytest.raises(NumericalError, match="symmetric"):
             symmetric(other)
+
+
+def test_products_tell_whether_a_matrix_is_symmetric() -> None:
+    root = normal(301, 40)
+    matrix = root @ root.mT
+    assert is_symmetric(matrix)
+    assert is_symmetric(matrix * (1 + 1e-16 * normal(301, 301, seed=1)))
+    for place in ((0, 300), (7, 8), (300, 0)):
+        for apart in (1e-9 * float(matrix.max()), math.nan):
+            other = matrix.clone()
+            other[place] += apart
+            assert not is_symmetric(other)
+    assert not is_symmetric(matrix.float()), "its products say less than its entries"
+    assert not is_symmetric(matrix.requires_grad_())
 
 
 def test_signs_of_a_spectrum() -> None:

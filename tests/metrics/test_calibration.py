@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from torch import Tensor
 
 from lapwing import metrics
@@ -155,3 +156,27 @@ def test_a_large_miscalibration_keeps_its_size(generator: torch.Generator) -> No
     sole = torch.tensor([[0.9, 0.1], [0.2, 0.8]]).double()
     assert metrics.debiased_ece(sole, torch.tensor([0, 0]), bins=20) == 0.0  # bins of one example
     assert metrics.ece(sharp, targets) > 5 * metrics.ece_floor(sharp, targets)
+
+
+@pytest.mark.parametrize("bins", [1, 7, 10])
+def test_bins_of_equally_many_have_the_binomial_intervals_of_scipy(
+    predictions: tuple[Tensor, Tensor], bins: int
+) -> None:
+    confidence, labels = predictions[0].max(1)
+    correct = labels == predictions[1]
+    found = metrics.equal_mass(confidence, correct, bins)
+    assert int(found.count.sum()) == 997 and int(found.count.max() - found.count.min()) <= 1
+    gaps = (found.accuracy - found.confidence).abs() * found.count
+    assert float(gaps.sum()) / 997 == pytest.approx(adaptive_ece(*predictions, bins=bins), abs=1e-12)
+    for accuracy_of, low, high, n in zip(found.accuracy, found.low, found.high, found.count, strict=True):
+        right = round(float(accuracy_of * n))
+        interval = binomtest(right, int(n)).proportion_ci(0.95, method="wilson")
+        assert (float(low), float(high)) == pytest.approx((interval.low, interval.high), abs=1e-4)
+
+
+def test_intervals_of_bins_end_at_none_and_all() -> None:
+    found = metrics.equal_mass(torch.tensor([0.5, 0.6, 0.9, 0.95]), torch.tensor([0, 0, 1, 1]), bins=2)
+    assert found.low.tolist()[0] == 0 and found.high.tolist()[1] == 1
+    assert len(metrics.equal_mass(torch.tensor([0.5, 0.6]), torch.tensor([0, 1]), bins=9).count) == 2
+    with pytest.raises(ConfigError, match="bins"):
+        metrics.equal_mass(torch.tensor([0.5]), torch.tensor([1]), bins=0)

@@ -12,7 +12,21 @@ from scipy import stats
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
-from lapwing.metrics import accuracy, adaptive_ece, aupr, auroc, brier, ece, fpr95, nll, rejection_curve, symmetric_kl
+from lapwing.metrics import (
+    RejectionCurve,
+    accuracy,
+    adaptive_ece,
+    aupr,
+    auroc,
+    auroc_placements,
+    brier,
+    ece,
+    fpr95,
+    losses,
+    nll,
+    rejection_curve,
+    symmetric_kl,
+)
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 
@@ -251,3 +265,31 @@ def test_risk_of_what_is_kept_is_that_of_a_naive_loop(predictions: tuple[Tensor,
         allowed = [kept / 500 for kept, found in enumerate(risks, 1) if found <= risk]
         assert curve.coverage_at(risk) == pytest.approx(max(allowed, default=0.0), rel=1e-12)
     assert rejection_curve(torch.eye(3), torch.tensor([1, 2, 0])).coverage_at(0.5) == 0.0
+
+
+def test_losses_are_those_of_single_labels(predictions: tuple[Tensor, Tensor]) -> None:
+    probs, targets = predictions
+    ignoring = targets.clone()
+    ignoring[::3] = -100
+    found = losses(probs, ignoring)
+    kept = ignoring != -100
+    torch.testing.assert_close(found, -probs[kept].gather(1, targets[kept][:, None]).squeeze(1).log())
+    assert float(found.mean()) == nll(probs, ignoring)
+
+
+def test_placements_are_shares_of_the_other_side_with_ties_counted_half(generator: torch.Generator) -> None:
+    familiar = torch.randint(0, 6, (40,), generator=generator).double()
+    foreign = torch.randint(2, 9, (30,), generator=generator).double()
+    above, below = auroc_placements(familiar, foreign)
+    gaps = foreign[:, None] - familiar
+    wins = (gaps > 0).double() + 0.5 * (gaps == 0).double()
+    torch.testing.assert_close(above, wins.mean(0))
+    torch.testing.assert_close(below, wins.mean(1))
+    assert float(above.mean()) == pytest.approx(auroc(familiar, foreign))
+
+
+def test_a_rejection_curve_of_confidences_is_that_of_the_probabilities(predictions: tuple[Tensor, Tensor]) -> None:
+    confidence, labels = predictions[0].max(1)
+    ours = RejectionCurve.of(confidence, (labels == predictions[1]).double())
+    theirs = rejection_curve(*predictions)
+    assert torch.equal(ours.fraction, theirs.fraction) and torch.equal(ours.accuracy, theirs.accuracy)

@@ -13,7 +13,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, ShapeError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian
 from lapwing.metrics.classification import nll
-from lapwing.metrics.joint import _standard_error, joint_log_likelihood
+from lapwing.metrics.joint import DyadicValues, _standard_error, dyadic_values, joint_log_likelihood
 from tests.checker import unchecked
 from tests.posterior_cases import refused
 
@@ -182,3 +182,29 @@ def test_the_standard_error_is_that_of_means_over_the_batches_of_each_example() 
     assert _standard_error(values, members, n, shuffles) == pytest.approx(math.sqrt(expected), rel=1e-12)
     alone = _standard_error(values[:2], torch.zeros(2, 1, dtype=torch.long), 1, 2)
     assert alone == pytest.approx(math.sqrt(float(values[:2].var()) / 2), rel=1e-12)
+
+
+def test_differences_on_the_same_batches_lose_what_both_have_in_common(classes: tuple[Tensor, Tensor]) -> None:
+    outputs, targets = classes
+    ours = dyadic_values(Categorical(), outputs, targets, anchors=3, generator=seeded())
+    theirs = dyadic_values(Categorical(), outputs * 0.9, targets, anchors=3, generator=seeded())
+    difference = ours.less(theirs).estimate()
+    assert difference.value == pytest.approx(ours.estimate().value - theirs.estimate().value)
+    assert difference.stderr < ours.estimate().stderr
+    assert ours.less(ours).estimate().value == 0
+    other = dyadic_values(Categorical(), outputs, targets, anchors=3, generator=seeded(2))
+    with refused(ShapeError, "the same batches"):
+        ours.less(other)
+
+
+def test_groups_together_have_all_examples(classes: tuple[Tensor, Tensor]) -> None:
+    outputs, targets = classes
+    parts = [
+        dyadic_values(Categorical(), outputs[:, place], targets[place], generator=seeded())
+        for place in (slice(0, 7), slice(7, N))
+    ]
+    found = DyadicValues.together(parts)
+    assert found.examples == N and found.group_sizes == (7, 5)
+    assert set(found.members.flatten().tolist()) == set(range(N))
+    means = [part.estimate().value * part.values.numel() for part in parts]
+    assert found.estimate().value == pytest.approx(sum(means) / found.values.numel())

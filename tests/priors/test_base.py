@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributions import Normal
+from torch.distributions import MultivariateNormal, Normal
 
 import lapwing as lw
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.ground.layout import Layout
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
 from tests.checker import unchecked
@@ -216,3 +216,76 @@ def test_a_misspelt_name_is_found_before_anything_is_computed() -> None:
     ):
         with refused(ConfigError, "the network's 2 parameters"):
             fit()
+
+
+def informed(prior: Any) -> Any:
+    """The prior with a mean and what earlier data said."""
+    root = torch.randn(D, 4, dtype=torch.float64)
+    mean = LAYOUT.unflatten(torch.randn(D, dtype=torch.float64))
+    return replace(prior, mean=mean, earlier=lw.linalg.Dense(root @ root.mT))
+
+
+def test_log_density_with_a_mean_and_earlier_data_is_that_of_a_dense_normal(prior: Any) -> None:
+    known = informed(prior)
+    vector = torch.randn(D, dtype=torch.float64)
+    precision = torch.diag(prior.diagonal(LAYOUT, LIKE)) + known.earlier.dense()
+    normal = MultivariateNormal(LAYOUT.flatten(known.mean), precision_matrix=precision)
+    torch.testing.assert_close(known.log_density(vector, LAYOUT), normal.log_prob(vector))
+
+
+def test_the_penalty_of_a_network_is_what_its_log_density_loses() -> None:
+    model = torch.nn.Linear(3, 2).double()
+    root = torch.randn(8, 3, dtype=torch.float64)
+    mean = {name: value + 1.0 for name, value in model.named_parameters()}
+    prior = Isotropic(0.7, mean=mean, earlier=lw.linalg.Dense(root @ root.mT))
+    penalty = prior.penalty(model)
+    penalty.backward()
+    layout = Layout.of(mean)
+    there = layout.flatten(mean)
+    here = layout.flatten({name: value for name, value in model.named_parameters()})
+    torch.testing.assert_close(prior.log_density(there, layout) - prior.log_density(here, layout), penalty)
+    precision = 0.7 * torch.eye(8, dtype=torch.float64) + root @ root.mT
+    gradient = torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
+    torch.testing.assert_close(gradient, precision @ (here - there).detach())
+
+
+def test_the_penalty_is_weight_decay_where_there_is_no_mean() -> None:
+    model = torch.nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert Isotropic(0.5).penalty(model).item() == pytest.approx(0.25 * model.weight.square().sum().item(), rel=1e-6)
+
+
+def test_a_mean_may_be_of_some_parameters() -> None:
+    model = torch.nn.Linear(3, 2)
+    prior = Isotropic(2.0, mean={"bias": model.bias + 1.0})
+    assert prior.penalty(model).item() == pytest.approx(2.0, rel=1e-6)
+
+
+def test_a_mean_of_another_network_is_refused() -> None:
+    model = torch.nn.Linear(3, 2)
+    with refused(ConfigError, "a mean of the network's 2 parameters. Got 'wait'. Try one of ['weight']"):
+        Isotropic(mean={"wait": model.weight}).penalty(model)
+    with refused(ShapeError, "a prior mean for the 2 weights of 'bias'. Got [2, 3]"):
+        Isotropic(mean={"bias": model.weight}).penalty(model)
+    with refused(ShapeError, "a prior mean for the 6 weights of 'weight'. Got one of ['bias']"):
+        lw.Laplace(lw.Gaussian(), prior=Isotropic(mean={"bias": model.bias})).fit(
+            model, (torch.zeros(1, 3), torch.zeros(1, 2))
+        )
+    with refused(DataError, "the prior mean of 'bias'"):
+        Isotropic(mean={"bias": torch.full((2,), math.nan)})
+
+
+def test_priors_with_a_mean_are_equal_by_their_numbers() -> None:
+    mean = {"a": torch.ones(2)}
+    assert Isotropic(mean=mean) == Isotropic(mean={"a": torch.ones(2)}) != Isotropic(mean={"a": torch.zeros(2)})
+    assert hash(Isotropic(mean=mean)) == hash(Isotropic(mean={"a": torch.ones(2)}))
+    assert repr(Isotropic(mean=mean)) == "Isotropic(precision=1, mean of 1 parameters)"
+    split = Isotropic(mean=LAYOUT.unflatten(torch.ones(D))).split_off(["scale"], LAYOUT)
+    assert split is not None and split.mean is not None
+
+
+def test_a_prior_keeps_the_mean_it_was_given_when_training_goes_on() -> None:
+    weight = torch.ones(2)
+    prior = Isotropic(mean={"a": weight})
+    weight.zero_()
+    assert prior.mean is not None and prior.mean["a"].tolist() == [1.0, 1.0]

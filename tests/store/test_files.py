@@ -265,7 +265,7 @@ def test_header_tells_what_is_inside(tmp_path: Path) -> None:
     header = read_header(tmp_path / "a")
     assert header["posterior"] == "WeightPosterior"
     assert header["versions"]["torch"] == str(torch.__version__)
-    assert header["prior"] == {"kind": "Isotropic", "precision": 0.7}
+    assert header["prior"] == {"kind": "Isotropic", "precision": 0.7, "mean": None, "earlier": None}
     assert header["likelihood"]["kind"] == header["fitted"]["kind"] == "Categorical"
     assert header["network"]["uncertain"] == ["3.weight", "3.bias"]
     assert header["network"]["size"] == posterior.network.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -133,3 +134,28 @@ def test_directions_far_above_the_rounding_are_not_refused() -> None:
     assert isinstance(posterior, WeightPosterior)
     values = posterior.curvature.operator.eigenvalues().sort(descending=True).values
     assert float(values[2]) > 1e-16 * float(values[0]) > 1e3 * float(posterior.prior_diagonal.max())
+
+
+def test_of_the_exact_hessian_the_positive_part_is_held() -> None:
+    case = problem("categorical")
+    recipe = lw.Laplace(case.likelihood, curvature=lw.Hessian(), structure=lw.LowRank(31))
+    posterior = case.fit(recipe)
+    damped = case.fit(replace(recipe, curvature=lw.Hessian(damping=100.0), structure=lw.Full(view="weights")))
+    assert isinstance(posterior, WeightPosterior) and isinstance(damped, WeightPosterior)
+    values, vectors = torch.linalg.eigh(damped.curvature.operator.dense() - 100.0 * torch.eye(31).double())
+    assert float(values[0]) < -1e-3
+    positive = (vectors * values.clamp_min(0.0)) @ vectors.mT
+    torch.testing.assert_close(posterior.curvature.operator.dense(), positive, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        posterior.precision_operator.dense(), posterior.curvature.operator.dense() + torch.eye(31).double()
+    )
+
+
+def test_the_exact_hessian_has_no_tolerance_and_no_damping() -> None:
+    case = problem("categorical")
+    for structure, curvature in (
+        (lw.LowRank(5, tolerance=0.1), lw.Hessian()),
+        (lw.LowRank(5), lw.Hessian(damping=1.0)),
+    ):
+        with refused(ConfigError, "a rank alone for the exact Hessian, undamped"):
+            case.fit(lw.Laplace(case.likelihood, curvature=curvature, structure=structure))

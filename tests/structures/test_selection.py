@@ -274,6 +274,13 @@ class TestSubnetwork:
 
 
 class TestMask:
+    def test_the_largest_of_some_numbers(self) -> None:
+        values = torch.linspace(0, 1, 31)[torch.randperm(31, generator=torch.Generator().manual_seed(0))]
+        network = chosen(lw.Mask.of_largest(values, 5), mlp(3))
+        assert network.index is not None and network.size == 5
+        with refused(ConfigError, "a vector of 32 numbers or more"):
+            lw.Mask.of_largest(values, 32)
+
     def test_marks_single_weights(self) -> None:
         mask = torch.zeros(31, dtype=torch.bool)
         mask[[2, 13, 30]] = True

@@ -157,8 +157,8 @@ class PredictionIntervals:
         return Coverage.of(torch.cat(inside), torch.cat(sizes))
 
     def _ends(self, prediction: Regression) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
-        half = self.thresholds.to(prediction.mean.device) * widths(prediction, self.scaled)
         mean = wide(prediction.mean)
+        half = self.thresholds.to(mean.device) * widths(prediction, self.scaled)
         return (mean - half).to(prediction.mean), (mean + half).to(prediction.mean)
 
 

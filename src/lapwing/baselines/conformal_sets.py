@@ -130,9 +130,11 @@ class ConformalSets:
             labels = predictor.likelihood.targets_of(prediction, batch.targets)
             kept = labels != IGNORED
             scores = self.scores(probabilities(prediction)[kept], source)
-            found.append(scores.gather(-1, labels[kept][:, None])[:, 0].cpu())
+            found.append(scores.gather(-1, labels[kept][:, None].to(scores.device))[:, 0].cpu())
         threshold = float(conformal_quantile(torch.cat(found), self.level))
-        return PredictionSets(predictor, replace(self, of=None), threshold, seed + 1)
+        return PredictionSets(
+            predictor, replace(self, of=None), threshold, seed + 1
+        )  # u unlike that of the calibration
 
     def scores(self, probs: Float[Tensor, "*batch c"], generator: torch.Generator) -> Float[Tensor, "*batch c"]:
         """The score of every class, float64: the smaller, the sooner it is in the set.
@@ -148,7 +150,7 @@ class ConformalSets:
         u = torch.ones_like(p[..., :1])
         if self.randomised:
             u = probes.uniform(u.shape, like=u, generator=generator)
-        rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
+        rank = torch.arange(1, p.shape[-1] + 1).to(p)
         beyond = self.penalty * (rank - self.free).clamp_min(0)
         in_order = ordered.cumsum(-1) - ordered + u * ordered + beyond
         return torch.zeros_like(p).scatter(-1, order, in_order)
@@ -209,7 +211,7 @@ class PredictionSets:
             prediction = self.predict(batch.inputs)
             labels: Int[Tensor, "*batch"] = self.likelihood.targets_of(prediction, batch.targets)
             kept = labels != IGNORED
-            sets = self._sets(prediction, source)[kept]
+            sets = self._sets(prediction, source).to(labels.device)[kept]
             inside.append(sets.gather(-1, labels[kept][:, None])[:, 0].cpu())
             sizes.append(sets.sum(-1).cpu())
         return Coverage.of(torch.cat(inside).double(), torch.cat(sizes).double())

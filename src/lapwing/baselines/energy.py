@@ -38,7 +38,7 @@ class Energy:
         >>> Energy().fit(Task(model, (x, y))).predict(x).strangeness.shape
         torch.Size([20])
 
-    Source: W. Liu, X. Wang, J. D. Owens and Y. Li, Energy-based Out-of-distribution Detection, 2020, equation 4.
+    Source: W. Liu, X. Wang, J. D. Owens and Y. Li, Energy-based Out-of-distribution Detection, 2020, section 2.
     """
 
     temperature: float = 1.0

@@ -70,7 +70,7 @@ class MeanField:
         >>> posterior.std.shape, posterior.predict(x).probs.shape
         (torch.Size([9]), torch.Size([40, 3]))
 
-    Source: Y. Wen, P. Vicol, J. Ba, D. Tran and R. Grosse, Flipout, 2018, section 3.1; fine-tuned for 12 epochs as the
+    Source: Y. Wen, P. Vicol, J. Ba, D. Tran and R. Grosse, Flipout, 2018, section 3; fine-tuned for 12 epochs as the
         baseline of Z. Deng, F. Zhou and J. Zhu, Accelerated Linearized Laplace Approximation, 2022, section 5.
     """
 

@@ -49,8 +49,8 @@ class NearestNeighbours:
         >>> NearestNeighbours().fit(Task(model, (x, y))).predict(x).strangeness.shape
         torch.Size([20])
 
-    Source: Y. Sun, Y. Ming, X. Zhu and Y. Li, Out-of-Distribution Detection with Deep Nearest Neighbors, 2022, equation
-        1.
+    Source: Y. Sun, Y. Ming, X. Zhu and Y. Li, Out-of-Distribution Detection with Deep Nearest Neighbors, 2022, section
+        3.
     """
 
     neighbours: int = 10

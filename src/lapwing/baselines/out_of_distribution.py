@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,7 @@ from lapwing.metrics.elements import labelled
 from lapwing.predictive import Moments, Predictive
 
 
+@runtime_checkable
 class Score(Protocol):
     """What tells inputs from elsewhere."""
 
@@ -119,7 +120,7 @@ def training_features(task: Task) -> Iterator[tuple[Float[Tensor, "m k"], Int[Te
         targets = likelihood.canonical_targets(outputs, batch.targets)
         likelihood.check(outputs, targets)
         if features.shape[:-1] == outputs.shape[:-1]:
-            yield labelled(features, targets)
+            yield labelled(features, targets.to(features.device))
         else:
             hint = "Energy(), which takes the logits"
             raise UnsupportedError("features at every position of the outputs", f"{list(features.shape)}", hint)

@@ -87,6 +87,7 @@ class VectorScaling:
     def scaling(self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> AffineScaling:
         """The map fitted to logits and labels of examples that the network was not trained on."""
         temperature, z = cooled(logits, labels)
+        labels = labels.to(z.device)
         n, c = z.shape
         weight = self.penalty * c / n
 
@@ -139,6 +140,7 @@ class MatrixScaling:
     def scaling(self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> AffineScaling:
         """The map fitted to logits and labels of examples that the network was not trained on."""
         temperature, z = cooled(logits, labels)
+        labels = labels.to(z.device)
         n, c = z.shape
         weight = self.penalty * c / n
         weight_beside = self.penalty * c * (c - 1) / n

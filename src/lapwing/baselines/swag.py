@@ -124,7 +124,8 @@ class SWAG:
         data = mini_batches(task, self.batch, generator)
         with seeded(seed, module), torch.enable_grad():
             moments = self._moments(module, data, task)
-        draws = moments.drawn(self.samples, self.scale, generator).to(next(iter(trainable(module).values())).dtype)
+        like = next(iter(trainable(module).values()))
+        draws = moments.drawn(self.samples, self.scale, generator).to(like.device, like.dtype)
         buffers = statistics_of_draws(module, layout, draws, data, task.output)
         write(module, layout, moments.mean)
         return SWAGPosterior(

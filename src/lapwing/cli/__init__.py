@@ -3,9 +3,10 @@
 ``lapwing gp fit | predict`` is for tables, ``lapwing ct reconstruct | propose | demo`` for scans.
 ``fit``, ``evaluate``, ``health`` and ``compare`` take ``module:function``, a function of yours without arguments that
 returns what there is to work on: ``(model, train)``, ``(model, train, test)``, or a mapping with any of the names
-``model``, ``train``, ``test``, ``validation``, ``ood``, ``likelihood``, ``unpack`` and ``output``. The module is looked
-for in the current folder too. What a command writes goes to the folder ``--out``, by default ``runs/`` and its name,
-and never over what an earlier run has left there.
+``model``, ``train``, ``test``, ``validation``, ``ood``, ``likelihood``, ``unpack`` and ``output``; ``compare`` also
+takes ``shifts``, ``methods`` and ``tunings``. The module is looked for in the current folder too. What a command writes
+goes to the folder ``--out``, by default ``runs/`` and its name, and never over what an earlier run has left there, but
+for ``compare``, which goes on with its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,24 @@ import lapwing as lw
 from lapwing.cli import ct, gp
 from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
+from lapwing.comparison.journal import circumstances
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
-from lapwing.show.report import write_json, write_report
+from lapwing.show.report import comparison_page, write_comparison, write_json, write_report
 
-NAMES = ("model", "train", "test", "validation", "ood", "likelihood", "unpack", "output")
+NAMES = (
+    "model",
+    "train",
+    "test",
+    "validation",
+    "ood",
+    "likelihood",
+    "unpack",
+    "output",
+    "shifts",
+    "methods",
+    "tunings",
+)
 
 
 def fit(
@@ -162,30 +176,73 @@ def loaded_for(posterior: Path, task: Mapping[str, Any]) -> Predictor:
     return loaded
 
 
-def compare(setup: str, /, *, out: Path = Path("runs/compare")) -> None:
-    """Compare every method on a trained network, and write a report.
+def compare(
+    setup: str,
+    /,
+    *,
+    out: Path = Path("runs/compare"),
+    seeds: int = 1,
+    draws: int = 0,
+    reference: str | None = None,
+    budget_seconds: float | None = None,
+    max_bytes: int | None = None,
+    report: bool = True,
+) -> None:
+    """Compare every method on a trained network, and write a report; what was interrupted goes on.
+
+    Every row is written to run.jsonl when it is finished. Called again with the same folder, network and data it does
+    only what is missing. The exit code is 0 when all rows are there, those of methods that failed among them, 2 for
+    an error, and 130 when it was interrupted.
 
     Args:
         setup: module:function of yours that returns (model, train, test) or a mapping of names; with validation every
-            posterior is tuned by it too, with ood uncertainty is scored by how well it tells those data apart.
-        out: Folder for results.json and report.html.
+            posterior is tuned by it too, with ood uncertainty is scored by how well it tells those data apart, with
+            shifts, data by name, it is scored on these, with methods, by name, these are compared.
+        out: Folder for run.jsonl, results.json and report.html.
+        seeds: How often everything is repeated.
+        draws: Functions drawn for the joint log-likelihood; 0 leaves it out.
+        reference: Method from which others differ; temperature scaling, or the plain network, if not given.
+        budget_seconds: Seconds that each method may take.
+        max_bytes: Memory that each method may take.
+        report: Whether to write report.html.
     """
     task = read(setup, "train", "test")
-    make_folder(out, "results.json", "report.html")
-    result = lw.compare(task.pop("model"), task.pop("train"), task.pop("test"), **task)
-    write_json(result.to_dict(), out / "results.json")
+    if (out / "run.jsonl").is_file():
+        say(f"going on with {out / 'run.jsonl'}", sys.stderr)
+    else:
+        make_folder(out, "results.json", "report.html")
+    data = [task.pop(name) for name in ("model", "train", "test")]
+    options: dict[str, Any] = {"seeds": seeds, "draws": draws, "reference": reference}
+    options |= {"budget_seconds": budget_seconds, "max_bytes": max_bytes, "out": out / "run.jsonl"}
+    result = lw.compare(*data, **task, **options)
+    device = next(data[0].parameters(), torch.zeros(())).device
+    write_json(comparison_page(result, out, about=told_about(device)), out / "results.json")
     say(result.table())
-    say(f"{out / 'results.json'}, {write_report(out / 'results.json')}")
+    say(f"{out / 'run.jsonl'}, {out / 'results.json'}")
+    if report:
+        say(f"{write_report(out / 'results.json')}")
+    if any(row.note == "interrupted" for row in result.rows):
+        raise KeyboardInterrupt
+
+
+def told_about(device: torch.device) -> dict[str, Any]:
+    """What the foot of a page tells: commit, versions, machine."""
+    told = circumstances(device)
+    return {name: told[name] for name in ("commit", "device", "threads", "finished") if told[name]} | told["versions"]
 
 
 def report(results: Path, /, *, out: Path | None = None) -> None:
-    """Make one self-contained page of a results.json.
+    """Make one self-contained page of a results.json, or of the rows of a run.jsonl.
 
     Args:
         results: What lapwing compare or the demo wrote.
         out: Where the page goes; report.html beside the results if not given.
     """
-    say(str(write_report(results, out)))
+    if results.suffix != ".jsonl":
+        say(str(write_report(results, out)))
+        return
+    found = lw.comparison.read_comparison(results)
+    say(str(write_comparison(found, out or results.with_name("report.html"))))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,9 +17,9 @@ from lapwing import ct
 from lapwing.cli.imaging import ImagingEffort, attenuation_of, check_one_slice, divisible, imaged
 from lapwing.comparison import Column, Comparison, Row
 from lapwing.ct.design import Criterion, Design
+from lapwing.ground.canvas import panels, picture
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.files.atomic import write_json
-from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
 
 SAME = 0.1

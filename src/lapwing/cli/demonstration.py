@@ -14,7 +14,7 @@ from torch import Tensor
 from lapwing import ct
 from lapwing.cli.imaging import ImagingEffort, imaged
 from lapwing.comparison import Column, Comparison, Row
-from lapwing.show.plots.canvas import panels, picture
+from lapwing.ground.canvas import panels, picture
 from lapwing.show.report import write_json, write_report
 
 INSIDE = 0.05

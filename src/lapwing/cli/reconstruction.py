@@ -15,8 +15,8 @@ from torch import Tensor
 from lapwing import ct
 from lapwing.cli.imaging import ImagingEffort, attenuation_of, check_one_slice, common_noise, divisible, imaged
 from lapwing.comparison import Column, Comparison, Row
+from lapwing.ground.canvas import panels, picture
 from lapwing.ground.files.atomic import write_json
-from lapwing.show.plots.canvas import panels, picture
 from lapwing.show.report.page import write_report
 
 COLUMNS = (

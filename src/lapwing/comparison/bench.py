@@ -2,140 +2,170 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
-from torch import nn
 
+from lapwing.comparison.cost import NO_LIMITS, Limits, Measured, measured
+from lapwing.comparison.entries import Contender, Tuned
+from lapwing.comparison.ledger import Ledger
+from lapwing.comparison.scoring import Scoring
 from lapwing.comparison.table import Row
 from lapwing.evaluation.baselines import PlainNetwork
-from lapwing.evaluation.evaluate import Predictor, evaluate, predict_options
+from lapwing.evaluation.evaluate import Predictor
+from lapwing.evaluation.task import Entry, Task
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
-from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
-from lapwing.ground.errors import LapwingError
+from lapwing.ground.data.sources import Data, Source, inputs_of
+from lapwing.ground.errors import LapwingError, TooSlowError
 from lapwing.ground.progress import Bar
-from lapwing.jacobian.network.output import Output
 from lapwing.methods.hessian_free import HessianFree, PreTrained
 from lapwing.methods.laplace import Laplace
-from lapwing.metrics.score_table import Scores
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link
-from lapwing.tuning import Method, tune
+from lapwing.tuning import Method, Validation, tune
 
 T = TypeVar("T")
 
-Contender: TypeAlias = Laplace | HessianFree | GP | Predictor
-"""What can be compared: a recipe, which is fitted, or a predictor as it is."""
+STEPS = ("fit", "tune", "predict")
+"""What a method is timed at."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What is the same for every method: the data it is scored on, and how.
+    """What is the same for every method in one run: the data it is made from and scored on, and what it may take.
 
     Args:
-        train: The training data.
-        test: Held-out data to score on.
-        ood: Data from elsewhere.
-        output: Which part of what the network returns is its output.
-        unpack: Splits one element of a loader.
-        link: How posteriors average over the uncertainty of the logits; ``None`` for each one's own.
-        device: Where the network is.
-        generator: Source of randomness.
+        task: The network and its data.
+        scoring: What methods are scored on.
+        limits: What each may take.
         bar: Progress, one step a call.
+        ledger: The rows that are finished.
         failures: What stopped the methods that could not run.
+        given_up: Rows by method and what tuned them that took too long in an earlier run.
     """
 
-    train: Source
-    test: Source
-    ood: Source | Inputs | None
-    output: Output
-    unpack: Unpack | None
-    link: Link | None
-    device: torch.device
-    generator: torch.Generator | None
+    task: Task
+    scoring: Scoring
+    limits: Limits
     bar: Bar
-    failures: list[Exception] = field(default_factory=list)
+    ledger: Ledger
+    failures: list[Exception]
+    given_up: dict[tuple[str, str], TooSlowError] = field(default_factory=dict[tuple[str, str], TooSlowError])
 
-    def plain(self, name: str, predictor: Predictor) -> Row:
-        """The row of a predictor as it is."""
-        return _row(name, "", predictor, (self._predicted(name, predictor),))
+    def plain(self, network: PlainNetwork) -> Row:
+        """The row of the network at its word; what goes wrong there would go wrong everywhere."""
+        name = "plain network"
+        return self.ledger.row(name, "", network) or self.ledger.kept(
+            self._scored(name, "", network, {}, NO_LIMITS), network
+        )
 
     def calibrated(self, network: PlainNetwork, validation: Source) -> Row:
         """The row of the network with a temperature, or noise, that suits the validation data."""
         name = "temperature scaling" if network.likelihood.classes else "plain network"
 
         def row() -> Row:
-            tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.unpack))
-            scores = self._predicted(name, tuned.value)
-            return _row(name, "validation", tuned.value, (tuned, scores), tune_seconds=tuned.seconds)
+            tuned = self._timed(name, lambda: network.calibrated(validation, unpack=self.task.unpack), NO_LIMITS)
+            return self._scored(name, "validation", tuned.value, {"tune": tuned}, NO_LIMITS)
 
-        return self._attempted(name, "validation", row)
+        return self._attempted(name, "validation", network, row)
 
-    def rows(
-        self, name: str, method: Contender, model: nn.Module, tunings: Mapping[str, Method | None]
-    ) -> Iterator[Row]:
+    def rows(self, name: str, method: Contender, tunings: Mapping[str, Method | None]) -> Iterator[Row]:
         """The rows of a method: one for each way of tuning it, or one alone where there is nothing to tune."""
         gc.collect()  # what the method before left in cycles is not this one's memory
         match method:
             case Laplace():
-                fit = partial(
-                    method.fit,
-                    model,
-                    self.train,
-                    output=self.output,
-                    unpack=self.unpack,
-                    generator=self.generator,
-                )
-                yield from self._fitted(name, fit, tunings)
+                yield from self._posteriors(name, method, tunings)
             case GP():
-                yield from self._fitted(name, lambda: method.fit(self._whole()), {"default": None})
+                yield from self._posteriors(name, method, {"default": None})
+            case Tuned():
+                yield from self._posteriors(name, method, {method.word: self._way(method)})
             case HessianFree():
-                yield self._attempted(name, "", partial(self._hessian_free, name, method, model))
+                yield self._attempted(name, "", method, partial(self._hessian_free, name, method))
+            case Predictor():
+                yield self._attempted(name, "", method, partial(self._scored, name, "", method, {}, self.limits))
             case _:
-                yield self._attempted(name, "", partial(self.plain, name, method))
+                yield self._attempted(name, "", method, partial(self._made, name, method))
 
-    def _hessian_free(self, name: str, recipe: HessianFree, model: nn.Module) -> Row:
+    def _way(self, method: Tuned) -> Method | None:
+        """What tunes a recipe that says so itself."""
+        if method.method == "default":
+            return None
+        if method.method == "validation":
+            return Validation(self.task.held_out(type(method).__name__), unpack=self.task.unpack, link=method.link)
+        return method.method
+
+    def _made(self, name: str, method: Entry | Callable[[Task], Predictor]) -> Row:
+        """The row of what makes a predictor of the task."""
+        fit = method.fit if isinstance(method, Entry) else method
+        fitted = self._timed(f"{name}: fit", lambda: fit(self.task), self.limits)
+        return self._scored(name, "", fitted.value, {"fit": fitted}, self.limits)
+
+    def _hessian_free(self, name: str, recipe: HessianFree) -> Row:
         """The row of a Hessian-free posterior, which answers where it will be scored."""
         points = None if isinstance(recipe.fits, PreTrained) else self._points()
-        fit = partial(recipe.fit, model, self.train, points=points, output=self.output, unpack=self.unpack)
-        fitted = self._timed(f"{name}: fit", fit)
-        costs = fitted, self._predicted(name, fitted.value)
-        return _row(name, "", fitted.value, costs, **_precision(fitted.value), fit_seconds=fitted.seconds)
+        options: dict[str, Any] = {"output": self.task.output, "unpack": self.task.unpack}
+        fit = partial(recipe.fit, self.task.model, self.task.train, points=points, **options)
+        fitted = self._timed(f"{name}: fit", fit, self.limits)
+        return self._scored(name, "", fitted.value, {"fit": fitted}, self.limits, None, _precision(fitted.value))
 
     def _points(self) -> Inputs:
         """All inputs that scores are taken at."""
-        sources = [source for source in (self.test, self.ood) if source is not None]
-        return concatenated([inputs for source in sources for inputs in inputs_of(source, self.unpack)])
+        scoring = self.scoring
+        sources = [source for source in (scoring.test, scoring.ood, *scoring.shifts.values()) if source is not None]
+        return concatenated([inputs for source in sources for inputs in inputs_of(source, self.task.unpack)])
 
     def _whole(self) -> tuple[Inputs, torch.Tensor]:
         """The training data in one batch."""
-        batches = list(Data(self.train, unpack=self.unpack))
+        batches = list(Data(self.task.train, unpack=self.task.unpack))
         return concatenated([batch.inputs for batch in batches]), torch.cat([batch.targets for batch in batches])
 
-    def _fitted(
-        self,
-        name: str,
-        fit: Callable[[], Posterior | GPPosterior | LaplaceGPPosterior],
-        tunings: Mapping[str, Method | None],
+    def _posteriors(
+        self, name: str, method: Laplace | GP | Tuned, tunings: Mapping[str, Method | None]
     ) -> Iterator[Row]:
         """A row for each way of tuning a posterior, which is fitted once; ``None`` is the default of ``tune``."""
+        recipe = method.recipe if isinstance(method, Tuned) else method
+        link = method.link if isinstance(method, Tuned) else None
+        known = {tuned_by: self.ledger.row(name, tuned_by, method) for tuned_by in tunings}
+        missing = [tuned_by for tuned_by, row in known.items() if row is None]
+        fitted = self._fit(name, method, recipe, missing)
+        for tuned_by, way in tunings.items():
+            row = known[tuned_by]
+            if row is not None:
+                self.bar.update()
+                yield row
+            elif isinstance(fitted, Exception):
+                yield self.ledger.kept(self._failed(name, tuned_by, fitted), method)
+            elif fitted is not None:
+                attempt = partial(self._tuned, name, tuned_by, fitted, way, link)
+                yield self._attempted(name, tuned_by, method, attempt)
+
+    def _fit(
+        self, name: str, method: Contender, recipe: Laplace | GP, missing: Sequence[str]
+    ) -> Measured[Posterior | GPPosterior | LaplaceGPPosterior] | Exception | None:
+        """The posterior, or what stopped it; ``None`` where no row needs it."""
+        if not missing:
+            return None
+        given_up = [self.given_up[name, tuned_by] for tuned_by in missing if (name, tuned_by) in self.given_up]
+        if len(given_up) == len(missing):
+            return given_up[0]
         try:
-            fitted = self._timed(f"{name}: fit", fit)
-        except Exception as error:
-            yield from (self._failed(name, tuned_by, error) for tuned_by in tunings)
-            return
-        for tuned_by, method in tunings.items():
-            yield self._attempted(name, tuned_by, partial(self._tuned, name, tuned_by, fitted, method))
+            return self._timed(f"{name}: fit", self._call_to_fit(recipe), self.limits)
+        except (Exception, SystemExit) as error:
+            return _as_error(error)
+
+    def _call_to_fit(self, recipe: Laplace | GP) -> Callable[[], Posterior | GPPosterior | LaplaceGPPosterior]:
+        task = self.task
+        if isinstance(recipe, GP):
+            return lambda: recipe.fit(self._whole())
+        options: dict[str, Any] = {"output": task.output, "unpack": task.unpack, "generator": task.generator}
+        return partial(recipe.fit, task.model, task.train, **options)
 
     def _tuned(
         self,
@@ -143,45 +173,77 @@ class Bench:
         tuned_by: str,
         fitted: Measured[Posterior | GPPosterior | LaplaceGPPosterior],
         method: Method | None,
+        link: Link | None,
     ) -> Row:
-        tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method))
+        limits = self.limits.less(fitted.seconds)
+        tuned = self._timed(f"{name}: {tuned_by}", lambda: tune(fitted.value, method), limits)
         posterior = tuned.value
-        scores = self._predicted(name, posterior)
-        seconds = {"fit_seconds": fitted.seconds, "tune_seconds": tuned.seconds}
-        numbers = _criterion(posterior.trace, method) | _precision(posterior) | _knowledge(posterior) | seconds
-        row = _row(name, tuned_by, posterior, (fitted, tuned, scores), **numbers)
+        numbers = _criterion(posterior.trace, method) | _precision(posterior) | _knowledge(posterior)
+        costs = {"fit": fitted, "tune": tuned}
+        row = self._scored(name, tuned_by, posterior, costs, limits.less(tuned.seconds), link, numbers)
         return replace(row, certain=_certain(posterior))
 
-    def _predicted(self, name: str, predictor: Predictor) -> Measured[Scores]:
-        """The scores of a method, by the link where it takes one."""
-        taken = predict_options(predictor)
-        options: dict[str, Any] = {}
-        if "link" in taken:
-            options["link"] = self.link
-        if "generator" in taken:
-            options["generator"] = self.generator
-        scores = partial(evaluate, predictor, self.test, ood=self.ood, unpack=self.unpack, **options)
-        return self._timed(f"{name}: predict", scores)
+    def _scored(
+        self,
+        name: str,
+        tuned_by: str,
+        predictor: Predictor,
+        costs: Mapping[str, Measured[Any]],
+        limits: Limits,
+        link: Link | None = None,
+        numbers: Mapping[str, float] | None = None,
+    ) -> Row:
+        """The row of a predictor: its scores, what it took, and what is kept of single examples."""
+        of_test = self._timed(f"{name}: predict", lambda: self.scoring.on_test(predictor, link), limits)
+        found = {**of_test.value.scores, **(numbers or {})}
+        limits = limits.less(of_test.seconds)
+        further = dict[str, torch.Tensor]()
+        if self.scoring.further:
+            rest = self._timed(f"{name}: score", lambda: self.scoring.further_scores(predictor, link), limits)
+            found |= rest.value[0] | {"further_seconds": rest.seconds}
+            further = rest.value[1]
+        steps = {**costs, "predict": of_test}
+        found |= {f"{step}_seconds": steps[step].seconds for step in STEPS if step in steps}
+        peaks = {step: peak for step in STEPS if step in steps and (peak := steps[step].peak_mib) is not None}
+        found |= {f"{step}_mib": peak for step, peak in peaks.items()}
+        if peaks:
+            found["peak_mib"] = max(peaks.values())
+        examples = self.scoring.examples(of_test.value, further)
+        return Row(name, tuned_by, (found,), predictor=predictor, examples=(examples,))
 
-    def _timed(self, what: str, call: Callable[[], T]) -> Measured[T]:
+    def _timed(self, what: str, call: Callable[[], T], limits: Limits) -> Measured[T]:
         self.bar.update(0, what)
-        result = measured(call, self.device)
+        result = measured(call, self.task.device, limits=limits)
         self.bar.update()
         return result
 
-    def _attempted(self, name: str, tuned_by: str, row: Callable[[], Row]) -> Row:
-        """The row of a method, or one that says what stopped it."""
+    def _attempted(self, name: str, tuned_by: str, method: Contender, attempt: Callable[[], Row]) -> Row:
+        """The row of a method as it was kept, or as it is found now, or one that says what stopped it."""
+        known = self.ledger.row(name, tuned_by, method)
+        if known is not None:
+            self.bar.update()
+            return known
         try:
-            return row()
-        except Exception as error:
-            return self._failed(name, tuned_by, error)
+            if (name, tuned_by) in self.given_up:
+                raise self.given_up[name, tuned_by]
+            row = attempt()
+        except (Exception, SystemExit) as error:
+            row = self._failed(name, tuned_by, _as_error(error))
+        return self.ledger.kept(row, method)
 
     def _failed(self, name: str, tuned_by: str, error: Exception) -> Row:
         traceback.clear_frames(error.__traceback__)  # whose variables hold the memory of what failed
         self.failures.append(error)
+        if isinstance(error, TooSlowError):
+            self.given_up[name, tuned_by] = error
         said = " ".join(str(error).split())
         note = said if isinstance(error, LapwingError) else f"{type(error).__name__}: {said or 'without a word'}"
         return Row(name, tuned_by, (), note)
+
+
+def _as_error(error: Exception | SystemExit) -> Exception:
+    """An error as any other, where it would have ended the interpreter."""
+    return error if isinstance(error, Exception) else RuntimeError(f"SystemExit({error.code!r})")
 
 
 def _criterion(trace: tuple[Step, ...] | tuple[GPStep, ...], method: Method | None) -> dict[str, float]:
@@ -224,88 +286,3 @@ def _certain(posterior: Any) -> bool:
     """Whether its probabilities are the network's own."""
     knowledge = getattr(posterior, "knowledge", None)
     return knowledge is not None and knowledge.certain
-
-
-def _row(name: str, tuned_by: str, predictor: Predictor, costs: tuple[Measured[Any], ...], **numbers: float) -> Row:
-    """A row whose last cost is that of the scores."""
-    peaks = [cost.peak_mib for cost in costs if cost.peak_mib is not None]
-    scores = costs[-1]
-    known = {"peak_mib": max(peaks)} if peaks else {}
-    run = dict(scores.value) | numbers | {"predict_seconds": scores.seconds} | known
-    return Row(name, tuned_by, (run,), predictor=predictor)
-
-
-MIB = 2**20
-CPU = torch.device("cpu")
-PROCESS = Path("/proc/self")
-"""Where the kernel of Linux tells of this process and forgets what it had at most."""
-
-
-@final
-@dataclass(frozen=True)
-class Measured(Generic[T]):
-    """What a call returned, and what it cost.
-
-    Args:
-        value: What it returned.
-        seconds: Wall-clock seconds.
-        peak_mib: Most memory at any moment of the call, above what was held when it began, MiB: on a GPU the bytes
-            torch allocated, on Linux the resident set of the process, whose high-water mark the kernel keeps.
-            ``None`` where neither can be read.
-    """
-
-    value: T
-    seconds: float
-    peak_mib: float | None
-
-
-def measured(call: Callable[[], T], device: torch.device = CPU, process: Path = PROCESS) -> Measured[T]:
-    """The result of a call with its seconds and peak memory.
-
-    Free memory is first given back to the system, so that reusing it counts as use.
-
-    Args:
-        call: What to run, without arguments.
-        device: Where it computes.
-        process: What the kernel tells of the process.
-
-    Example:
-        >>> cost = measured(lambda: torch.ones(2**22).sum())
-        >>> float(cost.value), cost.seconds > 0
-        (4194304.0, True)
-    """
-    base = _restarted(device, process)
-    cuda = device.type == "cuda"
-    start = time.perf_counter()
-    value = call()
-    if cuda:
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - start
-    if base is None:
-        return Measured(value, seconds, None)
-    peak = torch.cuda.max_memory_allocated(device) / MIB if cuda else _resident("VmHWM:", process)
-    return Measured(value, seconds, max(peak - base, 0.0))
-
-
-def _restarted(device: torch.device, process: Path) -> float | None:
-    """Start a new high-water mark; MiB held now, or ``None`` where there is no such mark."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device) / MIB
-    reset = process / "clear_refs"
-    if device.type != "cpu" or not reset.exists():
-        return None
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)
-    try:
-        reset.write_text("5")
-    except OSError:  # a sandbox may forbid it; then the peak is unknown
-        return None
-    return _resident("VmRSS:", process)
-
-
-def _resident(field: str, process: Path) -> float:
-    words = (process / "status").read_text(encoding="ascii").split()
-    return int(words[words.index(field) + 1]) / 1024

@@ -5,15 +5,28 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args
 
+import torch
+
+from lapwing.comparison.examples import Examples
+from lapwing.comparison.figures import Answers, Cost, draw_cost, draw_differences, draw_equal_mass, draw_risks
+from lapwing.comparison.paired import Difference, paired
 from lapwing.evaluation.evaluate import Predictor
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, check_option
 from lapwing.ground.files.atomic import as_json
+from lapwing.ground.precision import wide
 from lapwing.ground.results import Estimate
 from lapwing.metrics.score_table import aligned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Figure: TypeAlias = Literal["differences", "calibration", "risk", "cost"]
+"""What can be drawn."""
 
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Which way a number is better."""
@@ -115,6 +128,13 @@ COLUMNS = (
         "share of familiar examples that are better known than the median foreign one",
     ),
     Column(
+        "joint",
+        "joint, nats a label",
+        "higher",
+        ".3f",
+        "log-likelihood of 40 labels of 5 examples at once, nats a label",
+    ),
+    Column(
         "evidence",
         "log evidence, nats",
         "neither",
@@ -169,9 +189,48 @@ COLUMNS = (
     Column("fit_seconds", "fit s", "lower", ".2f", "seconds to compute the curvature", False),
     Column("tune_seconds", "tune s", "lower", ".2f", "seconds to choose the prior, or the temperature", False),
     Column("predict_seconds", "predict s", "lower", ".2f", "seconds to predict and score all test data", False),
+    Column(
+        "further_seconds",
+        "further s",
+        "lower",
+        ".2f",
+        "seconds to score shifted data and many labels at once",
+        False,
+        tabled=False,
+    ),
     Column("peak_mib", "peak MiB", "lower", ".0f", "most memory above what the process held before a step", False),
+    Column("fit_mib", "fit MiB", "lower", ".0f", "most memory of the fit", False, tabled=False),
+    Column("tune_mib", "tune MiB", "lower", ".0f", "most memory of tuning", False, tabled=False),
+    Column(
+        "predict_mib", "predict MiB", "lower", ".0f", "most memory of predicting the test data", False, tabled=False
+    ),
 )
-"""Every column, in the order in which tables show them."""
+"""Every column of a comparison without shifts, in the order in which tables show them."""
+
+
+SHIFTED: Mapping[str, Better] = {"accuracy": "higher", "ece": "lower", "rmse": "lower", "picp": "neither"}
+"""Scores of shifted data beside their NLL, and which way each is better."""
+
+
+DIFFERENCE = Column("difference", "less the reference", "lower", ".3f", "NLL less that of the reference, nats")
+"""What a table with a reference has beside the NLL."""
+
+
+def columns_with(shifts: Iterable[str]) -> tuple[Column, ...]:
+    """Every column, with those of shifted data by their names, before what a method costs.
+
+    Example:
+        >>> [column.label for column in columns_with(["fog"]) if column.name.endswith(":fog") and column.tabled]
+        ['NLL fog, nats']
+    """
+    more = list[Column]()
+    for name in shifts:
+        more.append(Column(f"nll:{name}", f"NLL {name}, nats", "lower", ".3f", f"mean NLL under {name}, nats"))
+        for score, better in SHIFTED.items():
+            meaning = f"{score} under {name}"
+            more.append(Column(f"{score}:{name}", meaning, better, ".3f", meaning, tabled=False))
+    place = [column.name for column in COLUMNS].index("evidence")
+    return (*COLUMNS[:place], *more, *COLUMNS[place:])
 
 
 @final
@@ -186,7 +245,8 @@ class Row:
         runs: Numbers by column name, one mapping a run.
         note: Why it has no numbers; ``""`` where it has.
         certain: Whether tuning adds nothing: its probabilities are the network's own.
-        predictor: What predicted, in the first run.
+        predictor: What predicted, in the first run; ``None`` for a row that was read from a file.
+        examples: Numbers of single examples, one set a run that kept them.
     """
 
     method: str
@@ -195,6 +255,29 @@ class Row:
     note: str = ""
     certain: bool = False
     predictor: Predictor | None = field(default=None, repr=False, compare=False)
+    examples: tuple[Examples, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence.
+
+        Example:
+            >>> Row("KFAC", "validation", ()).name, Row("plain network", "", ()).name
+            ('KFAC by validation', 'plain network')
+        """
+        by_itself = not self.tuned_by or self.method == "temperature scaling"
+        return self.method if by_itself else f"{self.method} by {self.tuned_by}"
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds to fit, tune and predict, on average over the runs; ``None`` where it did not run."""
+        parts = [self.estimate(f"{step}_seconds") for step in ("fit", "tune", "predict")]
+        known = [part.value for part in parts if part is not None]
+        return sum(known) if known else None
+
+    def less(self, reference: Row, column: str) -> Difference | None:
+        """Its score less that of a reference on the same examples; ``None`` where the score is no mean over them."""
+        return paired(self.examples, reference.examples, column)
 
     def values(self, column: str) -> tuple[float, ...]:
         """Numbers of a column, one a run that has it."""
@@ -217,11 +300,13 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of methods and columns of numbers.
+    """Rows of methods and columns of numbers; print it, write it as a table, or draw it.
 
     Args:
         rows: One a method and way of tuning it.
         known: The columns there may be, in the order in which tables show them.
+        reference: Method and what tuned it, of the row from which others differ. With one, tables are sorted by NLL,
+            say which differences are noise, and end in what to take; without, rows come in their own order.
 
     Example:
         >>> plain, kfac = Row("plain network", "", ({"nll": 0.5},)), Row("KFAC", "default", ({"nll": 0.25},))
@@ -233,6 +318,7 @@ class Comparison:
 
     rows: tuple[Row, ...]
     known: tuple[Column, ...] = COLUMNS
+    reference: tuple[str, str] | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -256,31 +342,276 @@ class Comparison:
         names = ", ".join(f"({row.method!r}, {row.tuned_by!r})" for row in self.rows)
         raise ConfigError("a row of this comparison", f"({method!r}, {tuned_by!r})", names or "compare(...)")
 
+    @property
+    def reference_row(self) -> Row | None:
+        """The row from which others differ; ``None`` without one."""
+        return None if self.reference is None else self.row(*self.reference)
+
+    def difference(self, row: Row, column: str = "nll") -> Difference | None:
+        """A score of a row less that of the reference, on the same examples.
+
+        Args:
+            row: One of the rows.
+            column: Name of the score.
+
+        Returns:
+            ``None`` for the reference itself, without one, and for a score that is no mean over examples.
+        """
+        reference = self.reference_row
+        if reference is None or (row.method, row.tuned_by) == self.reference:
+            return None
+        return row.less(reference, column)
+
+    @property
+    def ranked(self) -> tuple[Row, ...]:
+        """The rows by their NLL, the least first, and then those without; without a reference in their own order."""
+        if self.reference is None:
+            return self.rows
+        return tuple(sorted(self.rows, key=lambda row: mean_or_infinite(row, "nll")))
+
+    def verdict(self) -> str:
+        """What to take and why, in a sentence or two; empty without a reference.
+
+        The best is the row of least NLL. Of all whose NLL is within two standard errors of it, paired, the one that
+        takes the fewest seconds is to be taken.
+        """
+        scored = [row for row in self.ranked if row.values("nll")]
+        if self.reference is None or not scored:
+            return ""
+        best = scored[0]
+        near = [best, *(row for row in scored[1:] if within_noise(row, best))]
+        taken = min(near, key=lambda row: math.inf if row.seconds is None else row.seconds)
+        words = [f"Take {taken.name}: {self._against_reference(taken)}."]
+        others = [row.name for row in near if row is not taken]
+        if others:
+            words.append(f"Within noise of the best, and slower: {', '.join(others)}.")
+        return " ".join(words)
+
+    def _against_reference(self, row: Row) -> str:
+        """An NLL, and what it is less than that of the reference."""
+        nll = self.column("nll").write(mean_or_infinite(row, "nll"))
+        seconds = "" if row.seconds is None else f", in {row.seconds:.3g} s"
+        reference = self.reference_row
+        if reference is None or row is reference:
+            return f"NLL {nll}{seconds}, and nothing is better beyond noise"
+        found = row.less(reference, "nll")
+        if found is None:
+            return f"NLL {nll}{seconds}"
+        word = "below" if found.value < 0 else "above"
+        noise = ", which is noise" if found.noise else ""
+        gap = f"{abs(found.value):.3f} ± {found.error:.3f} {word} {reference.name}{noise}"
+        return f"NLL {nll}, {gap}{seconds}"
+
+    def column(self, name: str) -> Column:
+        """The column of a name.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        for column in self.known:
+            if column.name == name:
+                return column
+        raise ConfigError("a column of this comparison", repr(name), ", ".join(column.name for column in self.known))
+
     def table(self) -> str:
         """The table as text, with ± one standard error where there are several runs, and notes below.
 
         Rows whose scores are the same, such as those of posteriors that predict as the network does, are one line; its
-        other numbers may be from one to another. Of posteriors to which tuning adds nothing the first line says so.
+        other numbers may be from one to another. What they were tuned by is told where any was. Of posteriors to which
+        tuning adds nothing the first line says so. With a reference, a number whose difference from it is noise has a
+        dagger.
         """
-        columns = [column for column in self.columns if column.tabled]
-        shown = [[shown_number(row, column) for column in columns] for row in self.rows]
-        lines = [["method", "tuned by", *(column.heading for column in columns)]]
-        for places in alike(shown, columns):
-            methods = ", ".join(dict.fromkeys(self.rows[place].method for place in places))
-            tuned_by = ", ".join(dict.fromkeys(self.rows[place].tuned_by or "–" for place in places))
-            numbers = [span([shown[place][k] for place in places]) for k in range(len(columns))]
-            lines.append([methods, tuned_by, *numbers])
-        notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
+        headings, lines = self._cells()
         certain = [(row.method, row.tuned_by) for row in self.rows if row.certain]
         first = [networks_own(certain)] if certain else []
-        return "\n".join([*first, *aligned(lines, 2), *notes])
+        words = 2 if self.tuned else 1
+        return "\n".join([*first, *aligned([headings, *lines], words), *self._notes()])
+
+    def to_markdown(self) -> str:
+        """The table of ``table`` in Markdown.
+
+        Example:
+            >>> print(Comparison((Row("KFAC", "default", ({"nll": 0.25},)),)).to_markdown())
+            | method | tuned by | NLL, nats ↓ |
+            | --- | --- | ---: |
+            | KFAC | default | 0.250 |
+        """
+        headings, lines = self._cells()
+        words = 2 if self.tuned else 1
+        rule = ["---"] * words + ["---:"] * (len(headings) - words)
+        text = list[str]()
+        for line in (headings, rule, *lines):
+            cells = [cell.replace("|", "\\|") for cell in line]
+            text.append(f"| {' | '.join(cells)} |")
+        return "\n".join([*text, *(f"\n{note}" for note in self._notes())])
+
+    def to_frame(self) -> Any:
+        """The numbers as a data frame of pandas, a row a method.
+
+        Columns are ``method``, ``tuned_by``, ``note``, those of ``columns`` by name, ``NAME_stderr`` where there are
+        several runs, and ``NAME_difference`` with ``NAME_difference_stderr`` where they are paired with the reference.
+
+        Raises:
+            ConfigError: If ``pandas`` is not installed.
+        """
+        try:
+            pandas: Any = import_module("pandas")
+        except ImportError as error:
+            raise ConfigError("pandas, for a data frame", str(error), "pip install pandas, or to_dict()") from error
+        return pandas.DataFrame([self._record(row) for row in self.ranked])
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        record: dict[str, Any] = {"method": row.method, "tuned_by": row.tuned_by, "note": row.note}
+        for column in self.columns:
+            estimate = row.estimate(column.name)
+            record[column.name] = math.nan if estimate is None else estimate.value
+            if estimate is not None and estimate.samples > 1:
+                record[f"{column.name}_stderr"] = estimate.stderr
+            difference = self.difference(row, column.name)
+            if difference is not None:
+                record[f"{column.name}_difference"] = difference.value
+                record[f"{column.name}_difference_stderr"] = difference.error
+        return record
+
+    def _cells(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and lines of the table, methods that score alike in one."""
+        columns = self._shown_columns()
+        rows = self.ranked
+        if self.reference is not None:
+            rows = tuple(row for row in rows if row.runs)
+        shown = [[self._cell(row, column) for column in columns] for row in rows]
+        lines = list[list[str]]()
+        for places in alike(shown, columns):
+            methods = ", ".join(dict.fromkeys(rows[place].method for place in places))
+            tuned_by = ", ".join(dict.fromkeys(rows[place].tuned_by or "–" for place in places))
+            numbers = [span([shown[place][k] for place in places]) for k in range(len(columns))]
+            lines.append([methods, *([tuned_by] if self.tuned else []), *numbers])
+        return ["method", *(["tuned by"] if self.tuned else []), *(column.heading for column in columns)], lines
+
+    @property
+    def tuned(self) -> bool:
+        """Whether any row was tuned."""
+        return any(row.tuned_by for row in self.rows)
+
+    def _shown_columns(self) -> list[Column]:
+        """The columns of the table; the difference from the reference stands beside the NLL."""
+        columns = [column for column in self.columns if column.tabled]
+        if self.differs:
+            columns.insert(1 + [column.name for column in columns].index("nll"), DIFFERENCE)
+        return columns
+
+    @property
+    def differs(self) -> bool:
+        """Whether any row has an NLL that differs from the reference on the same examples."""
+        return any(self.difference(row) is not None for row in self.rows)
+
+    def _cell(self, row: Row, column: Column) -> str:
+        """A number as the table shows it, with a dagger where its difference from the reference is noise."""
+        if column is DIFFERENCE:
+            return self._written_difference(row)
+        text = shown_number(row, column)
+        difference = None if column.name == "nll" else self.difference(row, column.name)
+        return f"{text} †" if difference is not None and difference.noise else text
+
+    def _written_difference(self, row: Row) -> str:
+        """The NLL less that of the reference, with the error of the pair."""
+        difference = self.difference(row)
+        same = difference is not None and difference.value == difference.error == 0
+        if same or (row.method, row.tuned_by) == self.reference:
+            return "0"
+        if difference is None:
+            return "–"
+        sign = "+" if difference.value > 0 else "−"
+        dagger = " †" if difference.noise else ""
+        return f"{sign}{abs(difference.value):.3f} ± {difference.error:.3f}{dagger}"
+
+    def _notes(self) -> list[str]:
+        """What is said below the table: what a dagger means, why rows have no numbers, what to take."""
+        notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
+        reference = self.reference_row
+        if reference is not None and self.differs:
+            notes.insert(0, f"† within two paired standard errors of {reference.name}: noise")
+        verdict = self.verdict()
+        return [*notes, verdict] if verdict else notes
+
+    def plot(
+        self, kind: Figure = "differences", column: str = "nll", *, bins: int = 10, ax: Axes | None = None
+    ) -> Axes:
+        """A figure: ``plot().figure.savefig("name.png")`` writes it, a cell that ends in ``plot().figure`` shows it.
+
+        Args:
+            kind: ``"differences"`` from the reference, with two paired standard errors, those beyond noise filled;
+                ``"calibration"``, accuracy less confidence in bins of equally many examples with binomial intervals;
+                ``"risk"``, errors among what is kept by how much is; ``"cost"``, NLL against seconds. Calibration and
+                risk are those of the best method, the reference and the plain network.
+            column: The score whose differences are drawn: ``nll``, ``accuracy``, ``joint``, ``ood_auroc``, or
+                ``nll:NAME`` of shifted data.
+            bins: Bins of a figure of calibration.
+            ax: Where to draw; ``None`` makes a figure.
+
+        Raises:
+            ConfigError: If ``matplotlib`` is not installed, there is no such kind, or no method has what it shows.
+
+        Example:
+            >>> row = Row("KFAC", "", ({"nll": 0.5, "fit_seconds": 2.0},))
+            >>> Comparison((row,)).plot("cost").get_xlabel()
+            'seconds to fit, tune and predict'
+        """
+        check_option("kind", kind, get_args(Figure))
+        if kind == "differences":
+            return self._plot_differences(column, ax)
+        if kind == "cost":
+            return self._plot_cost(ax)
+        answers = {row.name: answers_of(row) for row in self._exemplary() if has_answers(row)}
+        if not answers:
+            raise ConfigError("methods of classes that keep their examples", "none", "compare(...) of a classifier")
+        return draw_risks(answers, ax=ax) if kind == "risk" else draw_equal_mass(answers, bins=bins, ax=ax)
+
+    def _plot_differences(self, column: str, ax: Axes | None) -> Axes:
+        what = self.column(column)
+        reference = self.reference_row
+        found = {row.name: self.difference(row, column) for row in self.ranked}
+        differences = {name: difference for name, difference in found.items() if difference is not None}
+        if reference is None or not differences:
+            hint = "compare(...), whose rows keep their examples, and a score such as 'nll'"
+            raise ConfigError(f"differences of {column!r} from a reference", "none", hint)
+        words = f"{what.label}, less that of {reference.name}"
+        return draw_differences(differences, words, higher_is_better=what.better == "higher", ax=ax)
+
+    def _plot_cost(self, ax: Axes | None) -> Axes:
+        costs = list[Cost]()
+        for row in self.ranked:
+            difference = self.difference(row)
+            error = 0.0 if difference is None else difference.error
+            sign = 0 if difference is None else difference.sign
+            if row.seconds and row.values("nll"):
+                costs.append(Cost(row.name, row.seconds, mean_or_infinite(row, "nll"), error, sign))
+        if not costs:
+            raise ConfigError("methods with their NLL and seconds", "none", "compare(...), with a method that ran")
+        reference = self.reference_row
+        line = None if reference is None else mean_or_infinite(reference, "nll")
+        return draw_cost(costs, self.column("nll").label, line, ax=ax)
+
+    def _exemplary(self) -> list[Row]:
+        """The best method, the reference and the plain network, those there are."""
+        reference = self.reference_row
+        chosen = [*self.ranked[:1], *([] if reference is None else [reference])]
+        chosen += [row for row in self.rows if row.method == "plain network"][:1]
+        return list({(row.method, row.tuned_by): row for row in chosen}.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """``columns`` and ``rows`` as JSON has them; each number as its ``mean``, ``stderr`` and ``runs``."""
-        return {
+        """``columns`` and ``rows`` as JSON has them; each number as its ``mean``, ``stderr`` and ``runs``.
+
+        With a reference each number that is paired with it has its ``difference``, with ``value``, ``stderr`` and
+        whether it is ``noise``; the rows are in the order of the table.
+        """
+        content: dict[str, Any] = {
             "columns": [dataclasses.asdict(column) for column in self.columns],
-            "rows": [self._as_dict(row) for row in self.rows],
+            "rows": [self._as_dict(row) for row in self.ranked],
         }
+        if self.reference is not None:
+            content |= {"reference": list(self.reference), "verdict": self.verdict()}
+        return content
 
     def __str__(self) -> str:
         return self.table()
@@ -289,10 +620,43 @@ class Comparison:
         numbers: dict[str, Any] = {}
         for column in self.columns:
             estimate = row.estimate(column.name)
+            if estimate is None:
+                numbers[column.name] = None
+                continue
             runs = row.values(column.name)
-            numbers[column.name] = estimate and {"mean": estimate.value, "stderr": estimate.stderr, "runs": runs}
+            number: dict[str, Any] = {"mean": estimate.value, "stderr": estimate.stderr, "runs": runs}
+            difference = self.difference(row, column.name)
+            if difference is not None:
+                error = difference.error
+                number["difference"] = {"value": difference.value, "stderr": error, "noise": difference.noise}
+            numbers[column.name] = number
         words = {"method": row.method, "tuned_by": row.tuned_by, "note": row.note, "certain": row.certain}
         return words | as_json(numbers)
+
+
+def mean_or_infinite(row: Row, column: str) -> float:
+    """The mean of a score; infinite without one."""
+    values = row.values(column)
+    return statistics.fmean(values) if values else math.inf
+
+
+def has_answers(row: Row) -> bool:
+    """Whether it keeps confidences and whether they were right, of classes."""
+    return any("correct" in each.values for each in row.examples)
+
+
+def answers_of(row: Row) -> Answers:
+    """Confidence of every example in every run, and whether it was right, float64."""
+    kept = [each.values for each in row.examples if "correct" in each.values]
+    confidence = torch.cat([values["confidence"] for values in kept])
+    correct = torch.cat([values["correct"] for values in kept])
+    return wide(confidence), wide(correct)
+
+
+def within_noise(row: Row, best: Row) -> bool:
+    """Whether the NLL of a row is that of the best but for noise; not where they cannot be paired."""
+    difference = row.less(best, "nll")
+    return difference is not None and difference.noise
 
 
 def pooled(comparisons: Sequence[Comparison]) -> Comparison:
@@ -314,7 +678,7 @@ def pooled(comparisons: Sequence[Comparison]) -> Comparison:
     if not names or any(other != names[0] for other in names):
         raise ConfigError("runs with the same methods", f"{names}", "the same arguments of compare() in each")
     rows = tuple(_pooled(rows) for rows in zip(*(c.rows for c in comparisons), strict=True))
-    return Comparison(rows, comparisons[0].known)
+    return Comparison(rows, comparisons[0].known, comparisons[0].reference)
 
 
 def alike(cells: Sequence[Sequence[str]], columns: Sequence[Column]) -> list[list[int]]:
@@ -374,9 +738,25 @@ def shown_number(row: Row, column: Column) -> str:
     return column.write(estimate.value) + (f" ± {column.write(estimate.stderr)}" if spread else "")
 
 
+def joined_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows of several runs, those of the same method tuned in the same way as one, in the order of the first.
+
+    Example:
+        >>> runs = [Row("KFAC", "", ({"nll": 1.0},)), Row("diagonal", "", ()), Row("KFAC", "", ({"nll": 3.0},))]
+        >>> [(row.method, row.values("nll")) for row in joined_rows(runs)]
+        [('KFAC', (1.0, 3.0)), ('diagonal', ())]
+    """
+    groups = dict[tuple[str, str], list[Row]]()
+    for row in rows:
+        groups.setdefault((row.method, row.tuned_by), []).append(row)
+    return tuple(_pooled(group) for group in groups.values())
+
+
 def _pooled(rows: Sequence[Row]) -> Row:
+    """One row of several runs of one method."""
     first = rows[0]
     note = next((row.note for row in rows if row.note), "")
     runs = tuple(run for row in rows for run in row.runs)
     certain = all(row.certain for row in rows)
-    return Row(first.method, first.tuned_by, runs, note, certain, first.predictor)
+    examples = tuple(each for row in rows for each in row.examples)
+    return Row(first.method, first.tuned_by, runs, note, certain, first.predictor, examples)

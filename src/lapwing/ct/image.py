@@ -130,6 +130,8 @@ class ImagePosterior(Capabilities):
         """
         check_count("samples", samples, 2)
         check_count("seed", seed, 0)
+        if prior is not None:
+            prior.check_centred("an image")
         z = as_tensor(z, like=like_of(network))
         sinogram = as_tensor(sinogram, like=z)
         check_finite(sinogram, "measurements", "leaving out the rays that have none")

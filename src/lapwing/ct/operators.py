@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
@@ -16,8 +17,15 @@ from lapwing.ct.geometry import check_real
 from lapwing.ground import probes
 from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_kind
 from lapwing.ground.moving import Mover
+from lapwing.ground.precision import wide
 from lapwing.linalg import Operator
 from lapwing.linalg.operators.base import on_columns
+
+ADJOINT_PROBES = 3
+"""Random images, and single pixels, by which an adjoint is looked at."""
+
+ADJOINT_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""By how much the two sides of an adjoint may differ, over the larger; what rounding makes is a hundredth of it."""
 
 Product: TypeAlias = Callable[[Tensor], Tensor]
 """From a block of columns to a block of columns."""
@@ -117,7 +125,7 @@ class FunctionMeasurement(ForwardOperator):
         )
 
     def __post_init__(self) -> None:
-        check_adjoint(self, "forward=", "adjoint=", 1e-4, "the transposed matrix")
+        check_adjoint(self, "forward=", "adjoint=", "the transposed matrix", "size=(rows, pixels)")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -136,37 +144,71 @@ class FunctionMeasurement(ForwardOperator):
         return self.adjoint(block)
 
 
-def check_adjoint(operator: ForwardOperator, forward: str, adjoint: str, tolerance: float, hint: str) -> None:
-    """Refuses an operator whose pull is not the adjoint of its push, seen by a random image and observation.
+def check_adjoint(operator: ForwardOperator, forward: str, adjoint: str, hint: str, shape_hint: str) -> None:
+    """Refuses an operator whose pull S is not the adjoint of its push T, seen by a few images and observations.
+
+        <u, T v> = <S u, v>
+
+    Images v are random ones, single pixels, and S u of such observations u, for which nothing cancels: S = (1 + ε) Tᵀ
+    makes the two sides differ by ε of themselves. Sums are in float64. An error unlike T, such as independent ones of
+    its entries, is averaged out by all but the single pixels.
 
     Args:
         operator: T.
         forward: What makes ``T V``, for the message.
         adjoint: What makes ``Tᵀ U``, for the message.
-        tolerance: By how much ``<u, T v>`` and ``<Tᵀ u, v>`` may differ, over ``|u| |T v| + |v| |Tᵀ u|``.
         hint: What to try.
+        shape_hint: What to try where a product has another shape.
 
     Raises:
-        ConfigError: If it is not, with by how much.
+        ConfigError: If the sides differ by more than ``ADJOINT_TOLERANCE`` of the larger, with by how much.
         ShapeError: If a product has another shape.
+
+    Cost:
+        Two products with T and two with S, of ``2 ADJOINT_PROBES`` columns each.
     """
     generator = torch.Generator().manual_seed(0)
-    u, v = (probes.gaussian([side, 1], like=operator.like, generator=generator) for side in operator.shape)
+    u, v = (adjoint_probes(side, operator.like, generator) for side in operator.shape)
     pushed = operator.push(v)
     pulled = operator.pull(u)
     for name, came, fits in ((forward, pushed, u), (adjoint, pulled, v)):
         if came.shape != fits.shape:
-            raise ShapeError(f"{name} to give {list(fits.shape)}", f"{list(came.shape)}", "size=(rows, pixels)")
-    here = float((u * pushed).sum())
-    there = float((v * pulled).sum())
-    scale = float(u.norm() * pushed.norm() + v.norm() * pulled.norm())
-    if not abs(here - there) <= tolerance * scale:
+            raise ShapeError(f"{name} to give {list(fits.shape)}", f"{list(came.shape)}", shape_hint)
+    sides = [
+        (u, pushed, pulled, v),  # of unrelated images and observations
+        (u, operator.push(pulled), pulled, pulled),
+        (pushed, pushed, operator.pull(pushed), v),
+    ]
+    here = torch.cat([(wide(left) * wide(right)).sum(0) for left, right, _, _ in sides])
+    there = torch.cat([(wide(left) * wide(right)).sum(0) for _, _, left, right in sides])
+    scale = torch.cat([wide(left).norm(dim=0) * wide(right).norm(dim=0) for left, right, _, _ in sides])
+    differences = (here - there).abs()
+    relative = torch.where(differences > 0, differences / scale, differences)
+    worst = int(relative.nan_to_num(torch.inf).argmax())
+    dtype = operator.like.dtype
+    tolerance = ADJOINT_TOLERANCE[dtype] if dtype in ADJOINT_TOLERANCE else math.sqrt(torch.finfo(dtype).eps)
+    if not float(relative[worst]) <= tolerance:
         raise ConfigError(
             f"{adjoint} to be the adjoint of {forward}, <u, T v> = <Tᵀ u, v>",
-            f"{here:.6g} and {there:.6g} for a random u and v, which differ by {abs(here - there) / scale:.2g} of "
-            f"|u| |T v| + |v| |Tᵀ u|, where rounding makes {tolerance:.0e} at most",
+            f"{float(here[worst]):.6g} and {float(there[worst]):.6g} for one of a few u and v, which differ by "
+            f"{float(relative[worst]):.2g} of |u| |T v|, where rounding makes {tolerance:.0e} at most",
             f"{hint}, not an inverse such as filtered back-projection",
         )
+
+
+def adjoint_probes(side: int, like: Tensor, generator: torch.Generator) -> Float[Tensor, "side k"]:
+    """Random columns, and as many that are zero but for one entry.
+
+    Args:
+        side: Length of a column.
+        like: A tensor whose dtype and device they have.
+        generator: Source of randomness.
+    """
+    dense = probes.gaussian([side, ADJOINT_PROBES], like=like, generator=generator)
+    places = torch.randint(side, [ADJOINT_PROBES], generator=generator)
+    single = torch.zeros(side, ADJOINT_PROBES, dtype=like.dtype, device=like.device)
+    single[places, torch.arange(ADJOINT_PROBES)] = 1.0
+    return torch.cat([dense, single], 1)
 
 
 def measurement(matrix: Any) -> FunctionMeasurement:

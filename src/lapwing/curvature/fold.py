@@ -68,6 +68,18 @@ class Totals:
         """Negative log likelihood of all targets, nats, all constants included."""
         return sum(part.nll for part in self.parts)
 
+    def joined(self, other: Totals) -> Totals:
+        """Sums over both data.
+
+        Args:
+            other: Those over others, of the same network and likelihood.
+        """
+        score = None
+        if self.score is not None and other.score is not None:
+            score = self.score + other.score.to(self.score)
+        observations = self.observations + other.observations
+        return Totals(self.parts + other.parts, observations, self.misfit + other.misfit, score)
+
     @property
     def whole(self) -> Fingerprint:
         """One fingerprint of all examples."""

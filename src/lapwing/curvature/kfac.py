@@ -27,6 +27,9 @@ Bias: TypeAlias = Literal["joint", "separate"]
 EXACT = 1024
 """Largest block of a parameter without Kronecker structure that is kept exact; beyond it only the diagonal is."""
 
+Damping: TypeAlias = Literal["exact", "factored"]
+"""How a prior precision is added to a Kronecker product."""
+
 Names: TypeAlias = tuple[str, ...]
 """The parameters of a block."""
 
@@ -49,6 +52,7 @@ class KroneckerSum:
         precision: In what products are made.
         exact: Rows of the largest block without Kronecker structure that is kept; of larger ones the diagonal is.
         together: See ``OutputSum``.
+        damping: How a prior precision will be added to the products.
 
     Raises:
         ConfigError: If only single entries of a parameter are uncertain.
@@ -68,6 +72,7 @@ class KroneckerSum:
         precision: Precision = DOUBLE,
         exact: int = EXACT,
         together: int = TOGETHER,
+        damping: Damping = "exact",
     ) -> None:
         if network.index is not None:
             raise ConfigError(
@@ -82,6 +87,7 @@ class KroneckerSum:
         self._precision = precision
         self._largest = exact
         self._together = together
+        self._damping: Damping = damping
         self._index: dict[Names, Tensor] = {}
         self._gradients: dict[Names, MomentSum] = {}
         """``sum g gᵀ`` of each block."""
@@ -172,7 +178,10 @@ class KroneckerSum:
                 partition.append(names)
                 blocks.append(block)
                 places.append(place)
-        return BlockedCurvature(BlockDiagonal(tuple(blocks), tuple(places)), tuple(partition))
+        operator = BlockDiagonal(tuple(blocks), tuple(places))
+        if self._damping == "factored":
+            operator = operator.damped_by_factors()
+        return BlockedCurvature(operator, tuple(partition))
 
     def _blocks(self, names: Names) -> Iterator[tuple[Structured, Tensor]]:
         """The blocks of some parameters, most often one, and their places in the flat vector."""

@@ -207,10 +207,10 @@ class EmpiricalFisher(Curvature):
 @final
 @dataclass(frozen=True)
 class Hessian(Curvature):
-    """The exact Hessian of the negative log likelihood; only for ``Full(view="weights")``, and for small networks.
+    """The exact Hessian of the negative log likelihood: all of it in ``Full``, its positive part in ``LowRank``.
 
-    It is positive definite only at a strict minimum: elsewhere the fit is refused, naming the smallest eigenvalue,
-    unless it is damped on request.
+    It is positive definite only at a strict minimum: elsewhere a fit of ``Full(view="weights")`` is refused, naming the
+    smallest eigenvalue, unless it is damped on request.
 
     Args:
         damping: Added to every eigenvalue, in 1 / weight²: as if the prior were that much more precise.

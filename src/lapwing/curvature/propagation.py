@@ -33,8 +33,11 @@ from lapwing.linalg.operators.eigenbasis import Eigenbasis
 
 T = TypeVar("T", bound=Factor)
 
-LARGE = 2**17
+LARGE = 2**15
 """Weights of a layer from which its covariances under several priors are made without their variances."""
+
+KEPT = 2**19
+"""Weights of a layer up to which its variances under each of several priors are counted as kept."""
 
 ROOTS = 2
 """Dense precisions, at most, that are factored each by itself: that which predicts, and that of what is known."""
@@ -331,13 +334,15 @@ def cast_to(basis: Eigenbasis, like: Tensor) -> Eigenbasis:
 
 def keeps_variances(block: Structured) -> bool:
     """Whether a block's variances under each of several priors are kept while examples are looked at."""
-    return not (isinstance(block, Kronecker) and block.array_shape[0] == 1 and block.shape[0] >= 4 * LARGE)
+    if not isinstance(block, Kronecker) or block.corrected is not None:
+        return True
+    return block.array_shape[0] > 1 or block.shape[0] < KEPT
 
 
 def shifted_spectra(blocks: Sequence[Structured], like: Tensor) -> ShiftedSpectra | None:
-    """The eigenvalues of copies of one Kronecker product without groups; ``None`` of other blocks."""
+    """The eigenvalues of copies of one Kronecker product without groups; ``None`` of others, also of corrected ones."""
     copies = [block for block in blocks if isinstance(block, Kronecker)]
-    if len(copies) < len(blocks) or copies[0].array_shape[0] > 1:
+    if len(copies) < len(blocks) or copies[0].array_shape[0] > 1 or copies[0].corrected is not None:
         return None
     left, right = copies[0].bases
     if not all(copy.bases == (left, right) for copy in copies):

@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 from torch import Generator, Tensor
 
+from lapwing.curvature.chain import ChainSum
 from lapwing.curvature.dense import DenseSum
 from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.ekfac import EigenvalueSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kfac import KroneckerSum
 from lapwing.curvature.kinds import GGN, Curvature, Outputs
@@ -23,7 +25,7 @@ from lapwing.likelihoods.base import COLUMNS
 ROWS = 2**31
 """Bytes that explicit rows of one example may take, of parameters without layer factors (2 GiB)."""
 
-Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum
+Accumulator: TypeAlias = DenseSum | DiagonalSum | KroneckerSum | EigenvalueSum | ChainSum
 """A structure being added up."""
 
 

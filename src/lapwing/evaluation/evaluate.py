@@ -90,20 +90,55 @@ def evaluate(
         >>> sorted(lw.evaluate(posterior, (x, y)))
         ['accuracy', 'adaptive_ece', 'augrc', 'aurc', 'brier', 'coverage_5', 'ece', 'ece_floor', 'nll']
     """
-    check_predictor(predictor, options)
     with working("evaluate", progress):
-        if ood is None and "epistemic" in predict_options(predictor):
-            options = {"epistemic": False, **options}
-        terms, familiar, kind = gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
-        foreign = None if ood is None else _foreign(predictor, ood, unpack, options)
+        return evaluated(predictor, data, ood=ood, unpack=unpack, **options).scores
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Scores, and the numbers of single targets that they are of.
+
+    Args:
+        scores: As ``evaluate`` gives them.
+        terms: What they are made from, see ``Predictive.score_terms``.
+        losses: Negative log predictive density of each target, nats.
+        familiar: How strange each position of the data is; none where there is nothing from elsewhere.
+        foreign: How strange what is from elsewhere is.
+    """
+
+    scores: Scores
+    terms: Mapping[str, Tensor]
+    losses: Tensor
+    familiar: Tensor
+    foreign: Tensor
+
+
+@default_device_aside()
+def evaluated(
+    predictor: Predictor,
+    data: Source,
+    *,
+    ood: Source | Inputs | None = None,
+    unpack: Unpack | None = None,
+    **options: Any,
+) -> Evaluation:
+    """The scores of ``evaluate`` with what they are made from; arguments, errors and cost as there."""
+    check_predictor(predictor, options)
+    if ood is None and "epistemic" in predict_options(predictor):
+        options = {"epistemic": False, **options}
+    terms, familiar, kind = gathered(predictor, data, unpack, options, with_strangeness=ood is not None)
     scores = kind.scores_of(terms)
-    if foreign is not None:
-        scores["ood_auroc"] = metrics.auroc(familiar, foreign.strangeness)
-        scores["ood_aupr"] = metrics.aupr(familiar, foreign.strangeness)
-        scores["ood_fpr95"] = metrics.fpr95(familiar, foreign.strangeness)
-        if foreign.unfamiliar is not None:
-            scores["ood_unfamiliar"] = float(foreign.unfamiliar.median())
-    return scores
+    losses = kind.losses_of(terms)
+    if ood is None:
+        return Evaluation(scores, terms, losses, familiar, torch.zeros(0))
+    foreign = _foreign(predictor, ood, unpack, options)
+    scores["ood_auroc"] = metrics.auroc(familiar, foreign.strangeness)
+    scores["ood_aupr"] = metrics.aupr(familiar, foreign.strangeness)
+    scores["ood_fpr95"] = metrics.fpr95(familiar, foreign.strangeness)
+    if foreign.unfamiliar is not None:
+        scores["ood_unfamiliar"] = float(foreign.unfamiliar.median())
+    return Evaluation(scores, terms, losses, familiar, foreign.strangeness)
 
 
 def gathered(

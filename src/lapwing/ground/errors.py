@@ -65,6 +65,10 @@ class TooLargeError(LapwingError, MemoryError):
     """The call would need more memory than allowed; nothing was allocated."""
 
 
+class TooSlowError(LapwingError):
+    """The call took more seconds than it was allowed, and was ended."""
+
+
 class UnsupportedError(LapwingError, TypeError):
     """The combination of choices has no implementation."""
 

@@ -9,8 +9,8 @@ from lapwing.ground.errors import ConfigError
 
 ADAPTERS = {
     "botorch": ("botorch", "integrations"),
-    "compat": ("torch", "integrations"),
     "huggingface": ("transformers", "integrations"),
+    "laplace_torch": ("torch", "integrations"),
     "lightning": ("lightning", "integrations"),
     "operators": ("torch", "integrations"),
     "sklearn": ("sklearn", "sklearn"),

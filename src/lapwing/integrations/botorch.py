@@ -179,7 +179,8 @@ class LaplaceModel(RegressionModel):
     """
 
     def __init__(self, posterior: NetworkPosterior) -> None:
-        check_kind("the posterior", posterior, (NetworkPosterior,), "lw.Laplace(lw.Gaussian()).fit(network, (x, y))")
+        hint = "lw.Laplace(lw.Gaussian()).fit(network, (x, y)), or GPModel(process) of a Gaussian process"
+        check_kind("the posterior", posterior, (NetworkPosterior,), hint)
         super().__init__(posterior, posterior.likelihood)
 
     @property

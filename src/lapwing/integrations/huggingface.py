@@ -10,7 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, UnsupportedError
-from lapwing.integrations.after_training import AfterTraining, Outcome
+from lapwing.integrations.callbacks import FitAfterTraining, Outcome
 from lapwing.jacobian.network.output import Output
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import Method
@@ -51,7 +51,7 @@ class LaplaceCallback(TrainerCallback):
         folder: str | PathLike[str] | None = None,
     ) -> None:
         place = None if folder is None else Path(folder)
-        self.after_training = AfterTraining(recipe, method=method, output=output, folder=place)
+        self.fit_after_training = FitAfterTraining(recipe, method=method, output=output, folder=place)
         self.validation = validation
         self.outcome: Outcome | None = None
 
@@ -72,7 +72,8 @@ class LaplaceCallback(TrainerCallback):
         """Refuses, before anything is trained, what could not be fitted when it is.
 
         Raises:
-            UnsupportedError: If several processes train.
+            DataError: If batches have no inputs and targets that are known.
+            UnsupportedError: If several processes train; others as of ``Laplace.fit``.
         """
         if args.world_size > 1:
             raise UnsupportedError(
@@ -80,6 +81,9 @@ class LaplaceCallback(TrainerCallback):
                 f"{args.world_size} of them",
                 "lw.Laplace(...).fit of the checkpoint afterwards: docs/distributed.md",
             )
+        if self.validation is not None:
+            self.fit_after_training.check_validation(self.validation)
+        self.fit_after_training.check_training(kwargs["model"], kwargs["train_dataloader"])
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -88,7 +92,9 @@ class LaplaceCallback(TrainerCallback):
         held_out = self.validation
         if held_out is None:
             held_out = kwargs["eval_dataloader"]
-        outcome = self.after_training.of(kwargs["model"], kwargs["train_dataloader"], held_out, folder_of(args, state))
+        outcome = self.fit_after_training.of(
+            kwargs["model"], kwargs["train_dataloader"], held_out, folder_of(args, state)
+        )
         self.outcome = outcome
         state.log_history.append({**outcome.metrics, "step": state.global_step})
 

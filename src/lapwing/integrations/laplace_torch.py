@@ -10,12 +10,14 @@ from __future__ import annotations
 import abc
 import logging
 import math
+import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, TypeAlias, cast, final
 
 import torch
@@ -26,12 +28,21 @@ from torch.nn.utils import parameters_to_vector
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, Hessian, MCFisher
 from lapwing.ground.data.sources import Unpack
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, check_option
+from lapwing.ground.errors import (
+    ConfigError,
+    DataWarning,
+    NumericalError,
+    ShapeError,
+    UnsupportedError,
+    check_option,
+    check_positive,
+    warn,
+)
 from lapwing.ground.precision import wide
 from lapwing.ground.shared import Shared
-from lapwing.integrations.after_training import in_order
+from lapwing.integrations.callbacks import in_order
 from lapwing.likelihoods import Categorical, Gaussian, Likelihood
-from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
+from lapwing.linalg import Diagonal, Structured
 from lapwing.linear.log_det_ratio import Complexity, complexity_of
 from lapwing.methods import laplace as methods
 from lapwing.posteriors import WeightPosterior
@@ -52,6 +63,28 @@ PREDICTIVES = ("glm", "nn")
 LINKS = ("probit", "mc", "bridge", "bridge_norm")
 
 LIKELIHOODS = ("classification", "regression", "reward_modeling")
+
+ABSENT_MODULES = {
+    "laplace.utils": "lw.Subnetwork()",
+    "laplace.utils.enums": 'strings, such as "classification", "all" and "kron"',
+    "laplace.utils.subnetmask": "lw.Subnetwork()",
+    "laplace.curvature": "backend= with the name of a class as a string, or lw.Laplace(..., curvature=lw.GGN())",
+    "laplace.marglik_training": "lw.train_marginal",
+}
+"""Modules of laplace-torch that the facade has not, and what there is instead."""
+
+ABSENT_NAMES = {
+    "marglik_training": "lw.train_marginal",
+    "FunctionalLaplace": "lw.Laplace(likelihood, structure=lw.Full(view='functions'))",
+    "FunctionalLLLaplace": "lw.Laplace(likelihood, structure=lw.Full(view='functions'), weights=lw.LastLayer())",
+    "SubsetOfWeights": 'subset_of_weights="all"',
+    "HessianStructure": 'hessian_structure="kron"',
+    "PredType": 'pred_type="glm"',
+    "LinkApprox": 'link_approx="probit"',
+    "TuningMethod": 'method="marglik"',
+    "PriorStructure": 'prior_structure="scalar"',
+}
+"""The same of names in it."""
 
 KEPT = ("loss", "n_data", "n_outputs", "likelihood", "temperature", "enable_backprop")
 """Plain values of a ``state_dict``."""
@@ -253,6 +286,7 @@ class BaseLaplace(abc.ABC):
 
     @temperature.setter
     def temperature(self, value: float) -> None:
+        check_positive("temperature", value, "1.0")
         self._temperature = value
         self._posterior = None
 
@@ -331,7 +365,7 @@ class BaseLaplace(abc.ABC):
         if keep and self._fitted is not None:
             loss += float(self.loss)
             examples += self.n_data
-            together = added(self._fitted.curvature.operator, fitted.curvature.operator)
+            together = self._fitted.curvature.operator.pooled(fitted.curvature.operator)
             fitted = replace(fitted, curvature=replace(fitted.curvature, operator=together))
         self._fitted = fitted
         self._posterior = None
@@ -501,8 +535,10 @@ class BaseLaplace(abc.ABC):
             sigma_noise: New noise standard deviation.
 
         Raises:
+            AttributeError: If nothing was fitted.
             ConfigError: If a noise is given for classes.
         """
+        self._known()
         if prior_precision is not None:
             self.prior_precision = prior_precision
         if sigma_noise is not None:
@@ -711,7 +747,12 @@ class BaseLaplace(abc.ABC):
             log_prior_prec_base: Base of the exponents.
 
         Raises:
+            AttributeError: If nothing was fitted.
             ConfigError: If there is no such method, or no held-out data for it.
+            NumericalError: If the loss is finite at no precision of the grid.
+
+        Warns:
+            DataWarning: If the best precision is an end of the grid, or all are as good.
 
         Cost:
             ``"marglik"``: one decomposition of the curvature. ``"gridsearch"``: ``grid_size`` predictions of the
@@ -719,6 +760,7 @@ class BaseLaplace(abc.ABC):
         """
         check_option("pred_type", pred_type, PREDICTIVES)
         check_option("method", method, ("marglik", "gridsearch"))
+        self._known()
         if method == "marglik":
             check_option("prior_structure", prior_structure, ("scalar", "layerwise", "diag"))
             self._climb(n_steps, lr, init_prior_prec, prior_structure)
@@ -733,7 +775,9 @@ class BaseLaplace(abc.ABC):
             self.prior_precision = precision
             losses.append(self._held_out_loss(val_loader, loss, pred_type, link_approx, n_samples))
         finite = [value if math.isfinite(value) else math.inf for value in losses]
-        self.prior_precision = grid[finite.index(min(finite))]
+        best = finite.index(min(finite))
+        self.prior_precision = grid[best]
+        check_inside(grid, finite, best)
         self._tell(verbose)
 
     def _tell(self, verbose: bool) -> None:
@@ -1180,11 +1224,11 @@ def Laplace(
     subset = str(getattr(subset_of_weights, "value", subset_of_weights))
     held = str(getattr(hessian_structure, "value", hessian_structure))
     if (subset, held) not in kinds:
-        raise ConfigError(
-            f"one of {', '.join(f'{part} with {how}' for part, how in kinds)}",
-            f"{subset} with {held}",
-            "lw.Laplace(likelihood, structure=lw.Full(view='functions')) for 'gp', lw.Nystrom() for its Nyström kind",
-        )
+        hint = 'subset_of_weights="last_layer", hessian_structure="kron"'
+        if held == "gp":
+            hint = "lw.Laplace(likelihood, structure=lw.Full(view='functions')), or lw.Nystrom() for its Nyström kind"
+        known = ", ".join(f"{part} with {how}" for part, how in kinds)
+        raise ConfigError(f"one of {known}", f"{subset} with {held}", hint)
     return kinds[subset, held](model, likelihood, *args, **options)
 
 
@@ -1204,6 +1248,82 @@ class WholeMapping(nn.Module):
         """The outputs of a batch."""
         batch: MutableMapping[str, Tensor] = dict(inputs)
         return self.model(batch)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ABSENT_NAMES:
+        raise absent(f"laplace.{name}", ABSENT_NAMES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def stand_in() -> None:
+    """Puts this module in the place of ``laplace``, for libraries that are imported afterwards.
+
+    Of ``laplace.utils``, ``laplace.curvature`` and ``laplace.marglik_training`` it has nothing: what is imported from
+    them is refused with what lapwing has instead.
+
+    Example:
+        >>> from unittest.mock import patch
+        >>> with patch.dict(sys.modules):  # undone afterwards
+        ...     stand_in()
+        ...     from laplace import Laplace as theirs
+        >>> theirs is Laplace
+        True
+    """
+    for name in ("laplace", "laplace.laplace", "laplace.baselaplace"):
+        sys.modules[name] = sys.modules[__name__]
+    for name in ABSENT_MODULES:
+        sys.modules[name] = AbsentModule(name)
+
+
+@final
+class AbsentModule(ModuleType):
+    """A module of laplace-torch that the facade has not."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise absent(f"{self.__name__}.{name}", ABSENT_MODULES[self.__name__])
+
+
+def absent(name: str, hint: str) -> ImportError:
+    """What is said of a name of laplace-torch that the facade has not."""
+    return ImportError(f"Expected what laplace-torch's facade has. Got {name}. Try {hint}.")
+
+
+def check_inside(grid: Sequence[float], losses: Sequence[float], best: int) -> None:
+    """Warns where a search of a grid found nothing inside of it.
+
+    Args:
+        grid: Prior precisions, ascending.
+        losses: Of each.
+        best: Which was taken.
+
+    Raises:
+        NumericalError: If no loss is finite.
+
+    Warns:
+        DataWarning: If the best is an end of the grid, or all are as good.
+    """
+    if not math.isfinite(losses[best]):
+        hint = "a larger log_prior_prec_min=, or held-out data without NaN"
+        raise NumericalError("a held-out loss that is finite at some prior precision", f"{losses[best]}", hint)
+    if len(grid) == 1:
+        return
+    if min(losses) == max(losses):
+        warn(
+            f"gridsearch: the held-out loss is {losses[best]:.4g} at every prior precision tried, and the first was "
+            f"taken, {grid[best]:.3g}. Try a loss= that depends on it, such as that of loss=None",
+            DataWarning,
+        )
+    elif best in (0, len(grid) - 1):
+        end = "strongest" if best else "weakest"
+        option = "larger log_prior_prec_max=" if best else "smaller log_prior_prec_min="
+        warn(
+            f"gridsearch: the {end} prior precision tried is the best, {grid[best]:.3g}, with a held-out loss of "
+            f"{losses[best]:.4g}; a better one may lie beyond. Try a {option}, or method='marglik'",
+            DataWarning,
+        )
 
 
 def check_asked(pred_type: str, link_approx: str) -> None:
@@ -1232,25 +1352,6 @@ def square_form(precision: Structured, jacobians: Float[Tensor, "n c d"]) -> Flo
     rows = jacobians.flatten(0, 1).to(precision.dtype)
     solved = precision.solve(rows.mT).mT.reshape(jacobians.shape)
     return (rows.reshape(jacobians.shape) @ solved.mT).to(jacobians)
-
-
-def added(first: Structured, second: Structured) -> Structured:
-    """The sum of two curvatures of one structure: of Kronecker products that of all their data together.
-
-    Args:
-        first: That of some data.
-        second: That of others.
-    """
-    if isinstance(first, BlockDiagonal) and isinstance(second, BlockDiagonal):
-        blocks = [added(one, other) for one, other in zip(first.blocks, second.blocks, strict=True)]
-        return BlockDiagonal(tuple(blocks), first.index)
-    if isinstance(first, Kronecker) and isinstance(second, Kronecker):
-        count = 1 / float(first.scale) + 1 / float(second.scale)
-        (left, right), (other_left, other_right) = first.bases, second.bases
-        return Kronecker(left.matrix + other_left.matrix, right.matrix + other_right.matrix, 1 / count)
-    if isinstance(first, Diagonal):
-        return first.plus_diagonal(second.diagonal())
-    return Dense(first.dense() + second.dense())
 
 
 def check_indices(indices: object, weights: int) -> None:

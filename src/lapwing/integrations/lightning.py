@@ -14,7 +14,7 @@ from torch import nn
 
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError, DataError, UnsupportedError
-from lapwing.integrations.after_training import AfterTraining, Outcome, one_loader
+from lapwing.integrations.callbacks import FitAfterTraining, Outcome, one_loader
 from lapwing.jacobian.network.output import Output
 from lapwing.posteriors import Posterior
 from lapwing.tuning.method import Method
@@ -35,7 +35,8 @@ class LaplaceCallback(Callback):
             ``lw.tune(posterior)``.
         best: Whether to take the weights of the best checkpoint in place of the last ones.
         train: The training data; ``None`` for those of the trainer.
-        validation: The validation data; ``None`` for those of the trainer.
+        validation: The validation data; ``None`` for those of the trainer. Without them nothing is compared and
+            ``outcome.metrics`` is empty.
         output: As in ``Laplace.fit``.
         unpack: As in ``Laplace.fit``.
         folder: Where ``posterior.safetensors`` goes; ``None`` for the folder of the checkpoints.
@@ -63,7 +64,7 @@ class LaplaceCallback(Callback):
         folder: str | PathLike[str] | None = None,
     ) -> None:
         place = None if folder is None else Path(folder)
-        self.after_training = AfterTraining(recipe, method=method, output=output, unpack=unpack, folder=place)
+        self.fit_after_training = FitAfterTraining(recipe, method=method, output=output, unpack=unpack, folder=place)
         self.network = network
         self.best = best
         self.train = train
@@ -85,7 +86,7 @@ class LaplaceCallback(Callback):
         """Refuses, before anything is trained, what could not be fitted when it is.
 
         Raises:
-            ConfigError: If the module has no such part, or there is no best checkpoint.
+            ConfigError: If the module has no such part, or that has no ``forward``, or there is no best checkpoint.
             UnsupportedError: If several processes train.
         """
         if stage != "fit":
@@ -100,37 +101,65 @@ class LaplaceCallback(Callback):
         if self.network not in names:
             parts = ", ".join(name for name, _ in pl_module.named_children()) or "none"
             raise ConfigError(f"network= to be a part of the module ({parts})", repr(self.network), 'network=""')
+        part = pl_module.get_submodule(self.network)
+        if type(part).forward in (LightningModule.forward, nn.Module.forward):
+            parts = ", ".join(repr(name) for name, _ in part.named_children()) or "none"
+            got = f"{type(part).__name__}, which has none"
+            raise ConfigError("a network with a forward", got, f"network= with one of its parts: {parts}")
         if self.best and trainer.checkpoint_callback is None:
             raise ConfigError(
                 "a ModelCheckpoint, for best=True", "a trainer without one", "Trainer(callbacks=[ModelCheckpoint(...)])"
             )
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Fits, tunes, saves and logs.
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuses, before training where the trainer looks at the validation data then, batches that are not known.
 
         Raises:
-            DataError: If there are no training data.
-            UnsupportedError: If there are several loaders of one kind.
+            DataError: If they have no inputs and targets that are known.
+            UnsupportedError: If there are several loaders.
         """
-        training = self.train
-        if training is None:
-            training = one_loader(trainer.train_dataloader, "training", "LaplaceCallback(..., train=loader)")
-        if training is None:
-            raise DataError("a training loader", "a trainer without one", "LaplaceCallback(..., train=loader)")
-        held_out = self.validation
-        if held_out is None:
-            hint = "LaplaceCallback(..., validation=loader)"
-            held_out = one_loader(trainer.val_dataloaders, "validation", hint)
+        held_out = self._validation(trainer)
+        if trainer.sanity_checking and held_out is not None:
+            self.fit_after_training.check_validation(held_out)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuses, by a batch and the untrained network, what could not be fitted when it is trained.
+
+        Raises:
+            DataError: If there are no training data, or batches have no inputs and targets that are known.
+            UnsupportedError: If there are several loaders; others as of ``Laplace.fit``.
+        """
+        self.fit_after_training.check_training(pl_module.get_submodule(self.network), self._training(trainer))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Fits, tunes, saves and logs."""
         network = self._network(trainer, pl_module)
         home = next(network.parameters()).device
         device = trainer.strategy.root_device  # the trainer has taken the module off it
         if device != home:
             network = copy.deepcopy(network).to(device)
-        outcome = self.after_training.of(network, training, held_out, folder_of(trainer))
+        outcome = self.fit_after_training.of(
+            network, self._training(trainer), self._validation(trainer), folder_of(trainer)
+        )
         self.outcome = outcome
         for logger in trainer.loggers:
             logger.log_metrics(outcome.metrics, step=trainer.global_step)
             logger.save()
+
+    def _training(self, trainer: Trainer) -> Source:
+        """The training data."""
+        training = self.train
+        if training is None:
+            training = one_loader(trainer.train_dataloader, "training", "LaplaceCallback(..., train=loader)")
+        if training is None:
+            raise DataError("a training loader", "a trainer without one", "LaplaceCallback(..., train=loader)")
+        return training
+
+    def _validation(self, trainer: Trainer) -> Source | None:
+        """The validation data, where there are some."""
+        if self.validation is not None:
+            return self.validation
+        return one_loader(trainer.val_dataloaders, "validation", "LaplaceCallback(..., validation=loader)")
 
     def _network(self, trainer: Trainer, module: LightningModule) -> nn.Module:
         """The network at the weights that are asked for; a copy where they are not the last."""

@@ -117,13 +117,13 @@ def measurement(
         device: Where it takes them.
 
     Raises:
-        ConfigError: If it is no such operator, does not take several images, or its adjoint is not its adjoint, seen
-            by a random image and observation; the message says by how much.
+        ConfigError: If it is no such operator, does not take several images, is not linear, or its adjoint is not its
+            adjoint, seen by a few images and observations; the message says by how much.
         ShapeError: If it does not give one observation for an image.
         UnsupportedError: If what it gives is not real.
 
     Cost:
-        Two products with it, and one with its adjoint.
+        Two products with it and two with its adjoint, of six images, and one of two images.
 
     Example:
         >>> class Sums:
@@ -142,19 +142,26 @@ def measurement(
             raise ConfigError(
                 f"an operator that takes images {[2, *shape]}, two at once",
                 f"{type(error).__name__} of {type(operator).__name__}: {reason_of(error)}",
-                "image=(channels, height, width) as the operator has it; TorchOperator(operator, batch=True)",
+                "image=(channels, height, width), dtype= as the operator has them; TorchOperator(..., batch=True)",
             ) from error
     if not isinstance(came, Tensor) or came.ndim < 2 or len(came) != 2:
         got = f"{list(came.shape)}" if isinstance(came, Tensor) else f"a {type(came).__name__}"
-        raise ShapeError("two observations [2, ...] for two images", got, "an operator of one part, on a batch")
+        raise ShapeError(
+            "two observations [2, ...] for two images",
+            got,
+            "image= without the axis of the batch, and an A of one part",
+        )
     if not came.is_floating_point():
         hint = "an operator that gives real and imaginary parts, as lw.ct.Fourier does"
         raise UnsupportedError("an operator whose observations are real", f"{came.dtype}", hint)
+    if bool(came.count_nonzero()):
+        got = f"up to {float(came.abs().max()):.2g} for images of zeros, an offset or noise"
+        raise ConfigError("a linear operator, whose A makes zeros of zeros", got, "physics.A in place of physics")
     unit = _norm_of(operator)
     made = OperatorMeasurement(forward, adjoint, shape, tuple(came.shape[1:]), of, unit)
-    tolerance = torch.finfo(of.dtype).eps ** 0.5
     hint = "its exact adjoint, such as deepinv's Tomography(adjoint_via_backprop=True)"
-    check_adjoint(made, "the product", "the adjoint", tolerance, hint)
+    shape_hint = "image= and A_adjoint whose results have the same shape"
+    check_adjoint(made, "the product", "the adjoint", hint, shape_hint)
     if unit != 1.0:
         logger.warning(
             "%s divides by its norm, %.4g: in_unit(measurements, noise_std) puts what a detector saw into its unit",
@@ -203,6 +210,6 @@ def _norm_of(operator: Any) -> float:
 
 
 def _each(product: Product, block: Float[Tensor, "m k"], shape: tuple[int, ...]) -> Float[Tensor, "n k"]:
-    """A product with each column of a block, some at a time."""
+    """A product with each column of a block, some at a time, in its dtype."""
     parts = [product(part.reshape(-1, *shape)).flatten(1) for part in block.mT.split(TOGETHER)]
-    return torch.cat(parts).mT
+    return torch.cat(parts).mT.to(block)

@@ -8,23 +8,21 @@ import logging
 import math
 import time
 from dataclasses import replace
-from typing import Any, final
+from numbers import Number
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,  # pyright: ignore[reportPrivateUsage]
-    check_is_fitted,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from lapwing.gp.classification import LaplaceGPPosterior
+from lapwing.gp.kernels import Kernel
 from lapwing.gp.recipe import GP
 from lapwing.gp.regression.posterior import SMALL, GPPosterior
 from lapwing.gp.tuning.subsets import Subset
@@ -33,9 +31,11 @@ from lapwing.ground.errors import (
     ConvergenceWarning,
     DataError,
     NumericalError,
+    ShapeError,
     UnsupportedError,
     check_count,
     check_positive,
+    reason_of,
     warn,
 )
 from lapwing.ground.precision import wide
@@ -48,13 +48,16 @@ from lapwing.tuning import tune
 
 logger = logging.getLogger(__name__)
 
-PART = Subset()
+SUBSET = Subset()
 """How hyper-parameters of many observations are looked for."""
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+"""Layers that take the mean of a batch."""
 
 HIDDEN = 100
 """Hidden units of the network that is made where none is given."""
 
-RESOLVED = 1e-6
+LEAST_NOISE = 1e-6
 """Least noise variance to start from, over the variance of the targets."""
 
 
@@ -74,34 +77,76 @@ class TableEstimator(BaseEstimator, abc.ABC):
     _like: Tensor
     """One whose dtype and device inputs have."""
 
-    def _standardised(self, inputs: Any, *, sample_weight: Any = None, standardise: bool = True) -> Any:
-        """Training inputs in units of their columns' spread, by which later ones are scaled too."""
+    def _standardised(
+        self, inputs: Any, *, sample_weight: Any = None, standardise: bool = True, kernel: Any = None
+    ) -> Any:
+        """Training inputs in units of their columns' spread, by which later ones are scaled too.
+
+        Args:
+            inputs: ``[n, p]``.
+            sample_weight: By which mean and spread are weighted.
+            standardise: Whether they are scaled at all.
+            kernel: Whose categories are left as they are; several, or none.
+        """
         self._input_scale: Any = StandardScaler(with_mean=standardise, with_std=standardise)
         self._input_scale.set_output(transform="default")
-        return self._input_scale.fit_transform(inputs, sample_weight=sample_weight)
+        self._input_scale.fit(inputs, sample_weight=sample_weight)
+        kernels = kernel if isinstance(kernel, tuple) else (kernel,)
+        for each in kernels:
+            if isinstance(each, Kernel):
+                columns = list(each.categorical(inputs.shape[1]))
+                self._input_scale.mean_[columns] = 0.0
+                self._input_scale.scale_[columns] = 1.0
+        return self._input_scale.transform(inputs)
+
+    def _table(self, X: Any, *targets: Any, **options: Any) -> Any:
+        """Inputs in float64, and targets, as scikit-learn checks them.
+
+        Raises:
+            DataError: If a column holds words.
+        """
+        try:
+            return validate_data(self, X, *targets, dtype=np.float64, **options)
+        except ValueError as error:
+            if "could not convert" not in str(error):
+                raise
+            hint = "make_pipeline(sklearn.compose.ColumnTransformer(...) with an OneHotEncoder of that column, ...)"
+            raise DataError("a table of numbers", f"a column that is none: {error}", hint) from error
 
     def _inputs(self, X: Any) -> Float[Tensor, "m p"]:
         """New inputs, as the posterior knows them."""
         check_is_fitted(self)
-        checked: Any = validate_data(self, X, dtype=np.float64, reset=False)
+        checked = self._table(X, reset=False)
         return torch.tensor(self._input_scale.transform(checked)).to(self._like)
 
 
 class TableClassifier(ClassifierMixin, TableEstimator):
     """What the classifiers share: labels of any type, numbered from 0 within."""
 
-    def _coded(self, labels: Any) -> Any:
+    def _coded(self, labels: Any, classes: Any = None) -> Any:
         """Labels as numbers of ``classes_``.
 
+        Args:
+            labels: ``[n]``.
+            classes: All that there are, in order; ``None`` for those of the labels, sorted.
+
         Raises:
-            DataError: If there is only one class.
+            DataError: If there is only one class, or one that is not among ``classes``.
         """
         check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        found, codes = np.unique(labels, return_inverse=True)
+        self.classes_ = found if classes is None else np.asarray(classes)
         if len(self.classes_) < 2:
-            came = f"one class, {self.classes_[0]!r}"
+            came = f"one class, {self.classes_[0]}"
             raise DataError("labels of two classes or more", came, "training data with another class")
-        return codes
+        if classes is None:
+            return codes
+        places = {label: place for place, label in enumerate(self.classes_.tolist())}
+        unknown = [label for label in found.tolist() if label not in places]
+        if unknown or len(places) < len(self.classes_):
+            expected = f"different classes, among them those of the labels, {found.tolist()}"
+            raise DataError(expected, f"classes={self.classes_.tolist()}", "classes= in the order of the outputs")
+        return np.array([places[label] for label in found.tolist()])[codes]
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, the uncertainty of the function averaged out, ``[m, c]``.
@@ -187,6 +232,12 @@ class LaplaceEstimator(TableEstimator):
 
     posterior_: Posterior
 
+    _target: ClassVar[str]
+    """What an output is of."""
+
+    _other_outputs: ClassVar[str]
+    """What to try where there are more or fewer."""
+
     def __init__(
         self,
         module: Any = None,
@@ -226,8 +277,9 @@ class LaplaceEstimator(TableEstimator):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             if isinstance(self.module, BaseEstimator):
-                return self._module_of_net(inputs, targets)
+                return self._module_of_net(inputs, targets, outputs)
             network = self._untrained(inputs.shape[1], outputs)
+            self._check_outputs(network, inputs, outputs)
             if not self.prefit:
                 x = torch.tensor(inputs).to(_like_of(network))
                 y = torch.tensor(targets, device=x.device)
@@ -246,13 +298,35 @@ class LaplaceEstimator(TableEstimator):
         made: Any = module(inputs, outputs)
         return made.to(self.dtype or torch.float64)
 
-    def _module_of_net(self, inputs: Any, targets: Any) -> nn.Module:
+    def _check_outputs(self, network: nn.Module, inputs: Any, outputs: int) -> None:
+        """Refuses a network that has not one output a target, or a class.
+
+        Raises:
+            ShapeError: If there are more or fewer, or it does not take these inputs.
+        """
+        like = _like_of(network)
+        with torch.random.fork_rng(), torch.no_grad():
+            try:
+                made: Any = copy.deepcopy(network).eval()(torch.tensor(inputs[:2]).to(like))
+            except RuntimeError as error:
+                expected = f"a module that takes rows of {inputs.shape[1]} numbers in {like.dtype}"
+                hint = "a factory of modules, which is told the numbers of inputs and outputs"
+                raise ShapeError(expected, reason_of(error), hint) from error
+        if made.ndim != 2 or made.shape[1] != outputs:
+            expected = f"outputs [{len(made)}, {outputs}], one a {self._target}"
+            raise ShapeError(expected, f"{list(made.shape)}", self._other_outputs)
+
+    def _module_of_net(self, inputs: Any, targets: Any, outputs: int) -> nn.Module:
         """The module of a net of skorch, which trains itself."""
         net: Any = self.module
+        single = inputs.astype(np.float32)
         if not self.prefit:
-            single = targets.astype(np.float32) if targets.dtype.kind == "f" else targets.astype(np.int64)
-            untrained: Any = clone(net)
-            net = untrained.fit(inputs.astype(np.float32), single)
+            with torch.random.fork_rng():
+                untrained: Any = clone(net)
+                self._check_outputs(untrained.initialize().module_, single, outputs)
+            numbers = targets.astype(np.float32) if targets.dtype.kind == "f" else targets.astype(np.int64)
+            untrained = clone(net)
+            net = untrained.fit(single, numbers)
         check_is_fitted(net)
         if isinstance(net.criterion_, nn.NLLLoss):
             raise UnsupportedError(
@@ -260,6 +334,7 @@ class LaplaceEstimator(TableEstimator):
                 "one with the criterion NLLLoss, whose module returns probabilities",
                 "NeuralNetClassifier(module, criterion=torch.nn.CrossEntropyLoss) with a module without a softmax",
             )
+        self._check_outputs(net.module_, single, outputs)
         return net.module_
 
     def _train(
@@ -268,13 +343,22 @@ class LaplaceEstimator(TableEstimator):
         """AdamW on the mean loss of batches in random order.
 
         Raises:
+            ConfigError: If an option makes no sense, or a batch norm would see single examples.
             NumericalError: If the loss is not finite.
         """
         check_count("epochs", self.epochs)
         check_count("batch_size", self.batch_size)
+        check_positive("rate", self.rate, "1e-2")
+        if not self.weight_decay >= 0:
+            raise ConfigError("weight_decay of 0 or more", f"{self.weight_decay!r}", "weight_decay=1e-2")
         optimiser = torch.optim.AdamW(network.parameters(), self.rate, weight_decay=self.weight_decay)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
         batches = math.ceil(len(x) / self.batch_size)
+        smallest = len(torch.arange(len(x)).chunk(batches)[-1])
+        if smallest == 1 and any(isinstance(part, BATCH_NORMS) for part in network.modules()):
+            hint = "another batch_size=, or nn.LayerNorm"
+            came = f"batch_size={self.batch_size} of {len(x)} examples, which leaves one alone"
+            raise ConfigError("batches of two examples or more, for a batch norm", came, hint)
         network.train()
         for _ in track(range(self.epochs), "training", unit="epochs", progress=self._progress()):
             for index in torch.randperm(len(x)).chunk(batches):
@@ -311,7 +395,11 @@ class LaplaceClassifier(TableClassifier, LaplaceEstimator):
     """A network that classifies the rows of a table, with Laplace's approximation of it.
 
     The network is trained, approximated, and tuned from its training data, see ``lw.tune``; ``posterior_`` predicts
-    from standardised inputs. Arguments as for ``LaplaceEstimator``.
+    from standardised inputs. Other arguments as for ``LaplaceEstimator``.
+
+    Args:
+        classes: All classes, in the order of the outputs; ``None`` for those of the data, sorted. A network that is
+            trained already needs them where the data lack a class.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(60, 2))
@@ -322,16 +410,62 @@ class LaplaceClassifier(TableClassifier, LaplaceEstimator):
         (1, 2)
     """
 
-    def fit(self, X: Any, y: Any) -> LaplaceClassifier:
+    _target = "class"
+    _other_outputs = "classes=, all classes in the order of the outputs, or a module with as many outputs as classes"
+
+    def __init__(
+        self,
+        module: Any = None,
+        *,
+        classes: Any = None,
+        prefit: Any = False,
+        structure: Any = None,
+        weights: Any = None,
+        prior: Any = None,
+        tune: Any = True,
+        epochs: Any = 200,
+        batch_size: Any = 64,
+        rate: Any = 1e-2,
+        weight_decay: Any = 1e-2,
+        standardise: Any = True,
+        dtype: Any = None,
+        random_state: Any = 0,
+        progress: Any = None,
+    ) -> None:
+        super().__init__(
+            module,
+            prefit=prefit,
+            structure=structure,
+            weights=weights,
+            prior=prior,
+            tune=tune,
+            epochs=epochs,
+            batch_size=batch_size,
+            rate=rate,
+            weight_decay=weight_decay,
+            standardise=standardise,
+            dtype=dtype,
+            random_state=random_state,
+            progress=progress,
+        )
+        self.classes = classes
+
+    def fit(self, X: Any, y: Any, **unused: Any) -> LaplaceClassifier:
         """Train, approximate, tune. Examples have no weights: a step of AdamW on one of weight 2 is not one on two.
 
         Args:
             X: Inputs ``[n, p]``.
             y: Labels ``[n]``.
+            **unused: Refused, as ``sample_weight``.
+
+        Raises:
+            DataError: If there are columns of words, one class, or labels that are not among ``classes``.
+            ShapeError: If the network has not one output a class.
+            UnsupportedError: If there are weights.
         """
-        inputs: Any
-        inputs, labels = validate_data(self, X, y, dtype=np.float64)
-        codes = self._coded(labels)
+        refuse_weights(unused, self)
+        inputs, labels = self._table(X, y)
+        codes = self._coded(labels, self.classes)
         x = self._standardised(inputs, standardise=self.standardise and not self.prefit)
         network = self._network(x, codes, Categorical(), len(self.classes_))
         self._like = _like_of(network)
@@ -359,15 +493,24 @@ class LaplaceRegressor(TableRegressor, LaplaceEstimator):
         True
     """
 
-    def fit(self, X: Any, y: Any) -> LaplaceRegressor:
+    _target = "target"
+    _other_outputs = "a module with as many outputs as there are targets"
+
+    def fit(self, X: Any, y: Any, **unused: Any) -> LaplaceRegressor:
         """Train, approximate, tune. Examples have no weights: a step of AdamW on one of weight 2 is not one on two.
 
         Args:
             X: Inputs ``[n, p]``.
             y: Targets ``[n]`` or ``[n, c]``.
+            **unused: Refused, as ``sample_weight``.
+
+        Raises:
+            DataError: If there are columns of words.
+            ShapeError: If the network has not one output a target.
+            UnsupportedError: If there are weights.
         """
-        inputs: Any
-        inputs, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        refuse_weights(unused, self)
+        inputs, y = self._table(X, y, multi_output=True, y_numeric=True)
         standardise = self.standardise and not self.prefit
         x = self._standardised(inputs, standardise=standardise)
         scaled = self._standardised_targets(y, standardise=standardise)
@@ -398,8 +541,9 @@ class LaplaceRegressor(TableRegressor, LaplaceEstimator):
 class GPRegressor(TableRegressor):
     """Gaussian process regression with a Matérn 3/2 kernel, one length-scale a dimension, and learnt noise.
 
-    Inputs and targets are standardised, hyper-parameters start where a function varies once over the data, and are
-    chosen by the evidence: of all observations up to 2,000, else by ``Subset``; each output has a noise of its own.
+    Inputs, but for the categories of ``Hamming``, and targets are standardised, hyper-parameters start where a function
+    varies once over the data, and are chosen by the evidence: of all observations up to 2,000, else by ``Subset``; each
+    output has a noise of its own.
     Predictions are in the units of the targets, the noise included; ``posterior_`` is the process of standardised
     inputs and targets.
 
@@ -461,17 +605,16 @@ class GPRegressor(TableRegressor):
                 variance of that over the weight, as the mean of so many observations. Those of weight 0 are left out.
                 Predictions have the noise of weight 1.
         """
-        inputs: Any
         started = time.perf_counter()
         if self.seconds is not None:
             check_positive("seconds", self.seconds, "600.0")
-        inputs, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        inputs, y = self._table(X, y, multi_output=True, y_numeric=True)
         weights = None
         if sample_weight is not None:
-            weights = _check_sample_weight(sample_weight, inputs, dtype=np.float64, ensure_non_negative=True)
+            weights = weights_of(sample_weight, len(inputs))
             inputs, y, weights = (values[weights > 0] for values in (inputs, y, weights))
         self._like = torch.empty(0, dtype=self.dtype or torch.float64)
-        x = torch.as_tensor(self._standardised(inputs, sample_weight=weights)).to(self._like)
+        x = torch.as_tensor(self._standardised(inputs, sample_weight=weights, kernel=self.kernel)).to(self._like)
         targets = torch.as_tensor(self._standardised_targets(y, sample_weight=weights)).to(self._like)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         progress = None if self.progress is None else bool(self.progress)
@@ -492,7 +635,7 @@ class GPRegressor(TableRegressor):
         return self
 
     def _tuned(
-        self, posterior: GPPosterior, progress: bool | None, most: int = SMALL, part: Subset = PART
+        self, posterior: GPPosterior, progress: bool | None, most: int = SMALL, part: Subset = SUBSET
     ) -> GPPosterior:
         """With hyper-parameters chosen; the default search of a part takes the steps that half of the seconds allow.
 
@@ -567,8 +710,9 @@ class GPRegressor(TableRegressor):
 class GPClassifier(TableClassifier):
     """Gaussian process classification with a Matérn 3/2 kernel, one length-scale a dimension, by Laplace's method.
 
-    Inputs are standardised, hyper-parameters start where a function varies once over the data, and are chosen by the
-    evidence. Two classes are one function; more are one each. ``posterior_`` is the process of standardised inputs.
+    Inputs are standardised, but for the categories of ``Hamming``, hyper-parameters start where a function varies once
+    over the data, and are chosen by the evidence. Two classes are one function; more are one each. ``posterior_`` is
+    the process of standardised inputs.
 
     Args:
         kernel: A kernel for standardised inputs; ``None`` for the Matérn.
@@ -589,18 +733,23 @@ class GPClassifier(TableClassifier):
         self.tune = tune
         self.progress = progress
 
-    def fit(self, X: Any, y: Any) -> GPClassifier:
+    def fit(self, X: Any, y: Any, **unused: Any) -> GPClassifier:
         """Standardise, choose hyper-parameters, and find the mode. Labels have no weights.
 
         Args:
             X: Inputs ``[n, p]``.
             y: Labels ``[n]``.
+            **unused: Refused, as ``sample_weight``.
+
+        Raises:
+            DataError: If there are columns of words, or one class.
+            UnsupportedError: If there are weights.
         """
-        inputs: Any
-        inputs, labels = validate_data(self, X, y, dtype=np.float64)
+        refuse_weights(unused, self)
+        inputs, labels = self._table(X, y)
         codes = torch.as_tensor(self._coded(labels))
         self._like = torch.empty(0, dtype=torch.float64)
-        x = torch.as_tensor(self._standardised(inputs)).to(self._like)
+        x = torch.as_tensor(self._standardised(inputs, kernel=self.kernel)).to(self._like)
         likelihood = Categorical() if len(self.classes_) > 2 else Bernoulli()
         progress = None if self.progress is None else bool(self.progress)
         posterior: Any = GP(self.kernel, likelihood).fit((x, codes))
@@ -619,6 +768,40 @@ class GPClassifier(TableClassifier):
         return probs if len(self.classes_) > 2 else np.concatenate([1.0 - probs, probs], 1)
 
 
+def weights_of(sample_weight: Any, rows: int) -> Any:
+    """Weights of the rows of a table, float64.
+
+    Args:
+        sample_weight: ``[n]``, or one number for all.
+        rows: n.
+
+    Raises:
+        DataError: If one is negative, or all are zero.
+        ShapeError: If there are not as many.
+    """
+    each = np.full(rows, sample_weight) if isinstance(sample_weight, Number) else sample_weight
+    double: Any = np.float64
+    weights: Any = check_array(each, dtype=double, ensure_2d=False, input_name="sample_weight")
+    if weights.shape != (rows,):
+        raise ShapeError(f"sample_weight of shape [{rows}], one a row", f"{list(weights.shape)}", "np.ones(len(X))")
+    if bool((weights < 0).any()) or not bool((weights > 0).any()):
+        came = f"numbers from {weights.min():g} to {weights.max():g}"
+        raise DataError("sample_weight of zero or more, not all zero", came, "np.ones(len(X))")
+    return weights
+
+
+def refuse_weights(unused: dict[str, Any], estimator: BaseEstimator) -> None:
+    """Refuses what ``fit`` does not take.
+
+    Raises:
+        UnsupportedError: Naming it.
+    """
+    given = ", ".join(f"{name}=" for name, value in unused.items() if value is not None)
+    if given:
+        hint = "GPRegressor, which takes sample_weight=, or rows repeated as often as they weigh"
+        raise UnsupportedError(f"{type(estimator).__name__}.fit(X, y), without weights", given, hint)
+
+
 def precisions_by_residuals(
     network: nn.Module, x: Float[Tensor, "n p"], targets: Float[Tensor, "n c"]
 ) -> float | tuple[float, ...]:
@@ -631,7 +814,7 @@ def precisions_by_residuals(
     """
     with torch.no_grad():
         residuals = wide(targets) - wide(copy.deepcopy(network).eval()(x))
-    found = 1.0 / residuals.square().mean(0).clamp_min(RESOLVED)
+    found = 1.0 / residuals.square().mean(0).clamp_min(LEAST_NOISE)
     return float(found) if len(found) == 1 else tuple(found.tolist())
 
 

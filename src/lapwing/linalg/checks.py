@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import NumericalError
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import WIDE, wide, wide_like
 
 TILE = 256
 """Rows and columns of a matrix that are read together with their mirror."""
@@ -45,6 +45,28 @@ def finite(matrix: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
             "inputs of size 1, finite data and weights, or float64",
         )
     return matrix
+
+
+def is_symmetric(matrix: Float[Tensor, "m m"]) -> bool:
+    """Whether a matrix in float64 is symmetric but for the rounding of the products it was added up of.
+
+    Told by one product with it and one with its mirror, which read it as it lies: no for one that is not finite, or has
+    a graph, of which ``symmetric`` says more.
+
+    Args:
+        matrix: The matrix.
+
+    Example:
+        >>> is_symmetric(torch.eye(2).double()), is_symmetric(torch.ones(2, 2).double().triu())
+        (True, False)
+    """
+    if matrix.dtype != WIDE or matrix.requires_grad or not len(matrix):
+        return False
+    rows = len(matrix)
+    column = torch.arange(1, rows + 1, dtype=matrix.dtype, device=matrix.device).sin_()
+    apart = (matrix @ column - matrix.mT @ column).abs().max()
+    largest = matrix.diagonal().abs().max()
+    return bool(apart <= rows * torch.finfo(matrix.dtype).eps * largest)
 
 
 def symmetric(

@@ -25,7 +25,7 @@ class LogEvidence:
 
     Args:
         complexity: The log-determinant term.
-        square_norms: ``|θ_g|²`` of each group, every weight times its precision relative to the group's.
+        square_norms: ``|θ_g - μ_g|²`` of each group, every weight times its precision relative to the group's.
         sizes: Weights in each group.
         nll: Negative log likelihood at s = 1, nats.
         misfit: Weighted squared error at s = 1, for Gaussian noise; 0 otherwise.
@@ -77,6 +77,7 @@ class NewtonStep:
         weights: Trained weights.
         group: Group of each weight.
         relative: Precision of each weight relative to its group's; ``None`` for 1.
+        mean: Mean of the prior; ``None`` for 0.
     """
 
     curvature: Structured
@@ -84,22 +85,28 @@ class NewtonStep:
     weights: Float[Tensor, " d"]
     group: Int[Tensor, " d"]
     relative: Float[Tensor, " d"] | None = None
+    mean: Float[Tensor, " d"] | None = None
 
     def step(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " d"]:
-        """``Λ⁻¹ (s ∇ log p(y | θ) - A θ)``."""
+        """``Λ⁻¹ (s ∇ log p(y | θ) - A (θ - μ))``."""
         prior = (precisions[self.group] * self._relative).to(self.weights)
         precision = self.curvature.scaled(float(scale)).plus_diagonal(prior)
-        return precision.solve(scale.to(self.score) * self.score - prior * self.weights)
+        return precision.solve(scale.to(self.score) * self.score - prior * self._deviation)
 
     def fit(self, misfit: float, precisions: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared error and ``|θ_g|²`` at the mode. The step is held fixed: at a mode its derivative has no effect."""
+        """Squared error and ``|θ_g - μ_g|²`` at the mode; the step is held fixed, its derivative has no effect."""
         with torch.no_grad():
             step = self.step(precisions, scale)
-            moved = self.weights + step
+            moved = self._deviation + step
             error = misfit - 2.0 * (self.score * step).sum() + (step * (self.curvature @ step)).sum()
             squares = self._relative * moved.to(precisions).square()
             norms = torch.zeros_like(precisions).index_add(0, self.group, squares)
         return error.to(precisions), norms
+
+    @property
+    def _deviation(self) -> Float[Tensor, " d"]:
+        """``θ - μ``."""
+        return self.weights if self.mean is None else self.weights - self.mean
 
     @property
     def _relative(self) -> Float[Tensor, " d"] | float:

@@ -105,11 +105,7 @@ class Determinant:
 
     def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
         """See ``Spectrum.effective_dimensions``; minus the derivative in the log precisions."""
-        log_precisions = precisions.detach().log().requires_grad_()
-        with torch.enable_grad():
-            ratio = self.log_det_ratio(log_precisions.exp(), scale.detach())
-            (gradient,) = torch.autograd.grad(ratio, log_precisions)
-        return -gradient
+        return _minus_log_derivative(self.log_det_ratio, precisions, scale)
 
     @classmethod
     def of_grams(cls, matrices: Float[Tensor, "g m m"]) -> Determinant:
@@ -121,7 +117,69 @@ class Determinant:
         return cls(whitened)
 
 
-Complexity: TypeAlias = Spectrum | Determinant
+@final
+@dataclass(frozen=True, eq=False)
+class Recomputed:
+    """``log det Λ / det A`` of a curvature whose sums with A are no sums of matrices: Λ is factored at every call.
+
+    Args:
+        curvature: What A is added to.
+        group: Group of each weight.
+        relative: Precision of each weight relative to its group's; ``None`` for 1.
+    """
+
+    curvature: Structured
+    group: Int[Tensor, " d"]
+    relative: Float[Tensor, " d"] | None
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """``log det Λ - log det A``."""
+        prior = precisions[self.group]
+        if self.relative is not None:
+            prior = prior * self.relative
+        precision = self.curvature.scaled(scale).plus_diagonal(prior.to(self.curvature.dtype))
+        return precision.logdet() - prior.log().sum()
+
+    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
+        """See ``Spectrum.effective_dimensions``; minus the derivative in the log precisions."""
+        return _minus_log_derivative(self.log_det_ratio, precisions, scale)
+
+
+def _minus_log_derivative(
+    ratio: Callable[[Tensor, Tensor], Tensor], precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]
+) -> Float[Tensor, " g"]:
+    log_precisions = precisions.detach().log().requires_grad_()
+    with torch.enable_grad():
+        value = ratio(log_precisions.exp(), scale.detach())
+        (gradient,) = torch.autograd.grad(value, log_precisions)
+    return -gradient
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ComplexityDifference:
+    """``log det Λ / det(A + G₀)`` where earlier data said G₀: what the later data alone determined is charged for.
+
+    Args:
+        whole: ``log det Λ / det A``.
+        earlier: ``log det(A + G₀) / det A``, in which the noise of the later data has no part.
+    """
+
+    whole: Spectrum | Determinant | Recomputed
+    earlier: Spectrum | Determinant | Recomputed
+
+    def log_det_ratio(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """The difference of both."""
+        earlier = self.earlier.log_det_ratio(precisions, torch.ones_like(scale))
+        return self.whole.log_det_ratio(precisions, scale) - earlier
+
+    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
+        """See ``Spectrum.effective_dimensions``; the difference of both."""
+        earlier = self.earlier.effective_dimensions(precisions, torch.ones_like(scale))
+        return self.whole.effective_dimensions(precisions, scale) - earlier
+
+
+Complexity: TypeAlias = Spectrum | Determinant | Recomputed | ComplexityDifference
 """What the evidence charges for the directions the data determined."""
 
 
@@ -131,7 +189,7 @@ def complexity_of(
     relative: Float[Tensor, " d"] | None = None,
     *,
     large: int = LARGE,
-) -> Complexity:
+) -> Spectrum | Determinant | Recomputed:
     """The cheapest exact form of ``log det Λ / det A`` for a structure and a grouping of the weights.
 
     Args:
@@ -144,6 +202,8 @@ def complexity_of(
         UnsupportedError: If a block's structure has no exact sum with several precisions.
     """
     group = group.to(wide_device(curvature.device))
+    if not curvature.shifts_exactly:
+        return Recomputed(curvature, group, None if relative is None else relative.to(group.device))
     if relative is not None:
         curvature = in_units(curvature, relative.to(group.device))
     factor = thin_factor(curvature, large)
@@ -174,7 +234,7 @@ def spectrum_of(values: Float[Tensor, " d"], group: Int[Tensor, " d"]) -> Spectr
     return Spectrum(values[nonzero], group[nonzero])
 
 
-def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"]) -> Complexity:
+def complexity_of_factor(factor: Float[Tensor, "d r"], group: Int[Tensor, " d"]) -> Spectrum | Determinant:
     """``log det(I + s A⁻¹ L Lᵀ) = log det(I + s Lᵀ A⁻¹ L)``, r × r."""
     if bool((group == group[0]).all()):
         values = torch.linalg.svdvals(factor).square()

@@ -154,6 +154,8 @@ class Tangent:
         like = self.training.weights
         hint = "posterior.prior, or Isotropic(1.0)"
         check_kind("the prior", prior, (Diagonal, Prior), hint)
+        if isinstance(prior, Prior):
+            prior.check_centred("a tangent model")
         diagonal = prior.diagonal(self.training.layout, like) if isinstance(prior, Prior) else prior.values
         operator = Diagonal(diagonal.to(like))
         if operator.shape != (len(like), len(like)):

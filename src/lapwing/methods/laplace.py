@@ -90,7 +90,7 @@ class Laplace:
     Args:
         likelihood: p(y | f): ``Categorical()``, ``Gaussian()``, ``Bernoulli()``, ``Poisson()``, ...
         prior: p(θ), with diagonal precision A: ``Isotropic``, ``Layerwise``, ``DiagonalPrior``, ``GPrior``.
-        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``LowRank``, ``Nystrom``,
+        structure: How Λ is held: ``Auto``, ``Full``, ``Diagonal``, ``KFAC``, ``EKFAC``, ``LowRank``, ``Nystrom``,
             ``MatrixFree``, ``Sampled``.
         weights: Which weights are uncertain: ``All``, ``LastLayer``, ``Names``, ``Subnetwork``, ``Mask``.
         curvature: Which matrix G: ``GGN``, ``MCFisher``, ``EmpiricalFisher``, ``Hessian``.
@@ -161,6 +161,7 @@ class Laplace:
             One pass over the data: a forward pass, and a backward pass through the activations for each output.
         """
         with undisturbed(), working("fit", progress):
+            self.structure.check_prior(self.prior)
             module, read = opened(model, data, "fit(model, data)", unpack=unpack)
             check_same_fit(read, self, module)
             task = self.task(module, read, generator, output=output)
@@ -184,7 +185,7 @@ class Laplace:
         """
         self.prior.check_names([name for name, _ in module.named_parameters()])
         network = self.weights.choose(module, data, self.likelihood, self.prior, output)
-        self.prior.precisions(network.uncertain)
+        self.prior.check_layout(network.uncertain)
         model = surveyed(network, self.likelihood, data, self.precision)
         return FitTask(model, self.prior, self.curvature, generator, self.structure).with_prior_scale()
 

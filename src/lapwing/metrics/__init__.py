@@ -15,19 +15,30 @@ with it where the two agree.
 
 from __future__ import annotations
 
-from lapwing.metrics.calibration import Reliability, adaptive_ece, debiased_ece, ece, ece_floor, reliability
+from lapwing.metrics.calibration import (
+    EqualMass,
+    Reliability,
+    adaptive_ece,
+    debiased_ece,
+    ece,
+    ece_floor,
+    equal_mass,
+    reliability,
+)
 from lapwing.metrics.classification import (
     RejectionCurve,
     accuracy,
     aupr,
     auroc,
+    auroc_placements,
     brier,
     fpr95,
+    losses,
     nll,
     rejection_curve,
     symmetric_kl,
 )
-from lapwing.metrics.joint import joint_log_likelihood
+from lapwing.metrics.joint import DyadicValues, dyadic_members, dyadic_values, joint_log_likelihood
 from lapwing.metrics.regression import (
     crps,
     gaussian_nll,
@@ -40,17 +51,23 @@ from lapwing.metrics.regression import (
 )
 
 __all__ = [
+    "DyadicValues",
+    "EqualMass",
     "RejectionCurve",
     "Reliability",
     "accuracy",
     "adaptive_ece",
     "aupr",
     "auroc",
+    "auroc_placements",
     "brier",
     "crps",
     "debiased_ece",
+    "dyadic_members",
+    "dyadic_values",
     "ece",
     "ece_floor",
+    "equal_mass",
     "fpr95",
     "gaussian_nll",
     "gaussian_symmetric_kl",
@@ -58,6 +75,7 @@ __all__ = [
     "interval_score",
     "interval_width",
     "joint_log_likelihood",
+    "losses",
     "nll",
     "picp",
     "rejection_curve",

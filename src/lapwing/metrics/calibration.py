@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import check_count
 from lapwing.ground.precision import wide, wide_like
-from lapwing.metrics.elements import elements, ranked, top
+from lapwing.metrics.elements import elements, ranked, scalars, top
 
 FLOOR_DRAWS = 100
 
@@ -193,6 +193,64 @@ def adaptive_ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) 
     confidence, correct = ranked(*elements(probs, targets))
     gaps = torch.tensor_split(correct - confidence, bins)
     return float(torch.stack([gap.sum().abs() for gap in gaps]).sum() / confidence.numel())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EqualMass:
+    """Confidence against accuracy in bins of equally many examples, with the interval of each accuracy.
+
+    Args:
+        confidence: Mean confidence of each bin, shape ``[b]``.
+        accuracy: Share of correct labels in each bin.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        count: Examples in each bin.
+    """
+
+    confidence: Float[Tensor, " b"]
+    accuracy: Float[Tensor, " b"]
+    low: Float[Tensor, " b"]
+    high: Float[Tensor, " b"]
+    count: Int[Tensor, " b"]
+
+
+def equal_mass(confidence: Float[Tensor, " m"], correct: Tensor, bins: int = 10) -> EqualMass:
+    """Accuracy in bins of equally many examples, with binomial intervals of 95 %.
+
+    The interval is that of Wilson (1927), of the k right ones of n with z = 1.96:
+
+        (k/n + z²/2n ± z √(k/n (1 - k/n)/n + z²/4n²)) / (1 + z²/n)
+
+    Args:
+        confidence: Largest probability of each example.
+        correct: Whether its class was the label, 1 or 0.
+        bins: Number of bins; their sizes differ by one example at most.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score.
+        ConfigError: Fewer than one bin.
+
+    Example:
+        >>> found = equal_mass(torch.tensor([0.6, 0.7, 0.8, 0.9]), torch.tensor([0.0, 1.0, 1.0, 1.0]), bins=2)
+        >>> found.accuracy.tolist(), [round(float(low), 3) for low in found.low]
+        ([0.5, 1.0], [0.095, 0.342])
+    """
+    check_count("bins", bins, usual=10)
+    sure, right = scalars(confidence=confidence, correct=wide(correct))
+    order = sure.argsort()
+    parts = [part for part in order.tensor_split(bins) if len(part)]
+    count = torch.tensor([len(part) for part in parts], device=sure.device)
+    mean_confidence = torch.stack([sure[part].mean() for part in parts])
+    p = torch.stack([right[part].mean() for part in parts])
+    z = 1.96
+    shrink = 1 + z**2 / count
+    centre = (p + z**2 / (2 * count)) / shrink
+    half = z * (p * (1 - p) / count + z**2 / (4 * count**2)).sqrt() / shrink
+    low = torch.minimum(centre - half, p).clamp_min(0.0)  # of all right ones the interval ends at 1 but for rounding
+    high = torch.maximum(centre + half, p).clamp_max(1.0)
+    return EqualMass(mean_confidence, p, low, high, count)
 
 
 def _binned(probs: Tensor, targets: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

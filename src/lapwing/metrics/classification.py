@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lapwing.ground.errors import DataError, ShapeError, check_fraction
 from lapwing.ground.precision import wide, wide_like
-from lapwing.metrics.elements import check_probabilities, check_tensors, elements, ranked, top
+from lapwing.metrics.elements import by_confidence, check_probabilities, check_tensors, elements, top
 
 
 def accuracy(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:
@@ -57,8 +57,29 @@ def nll(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:
         >>> round(nll(torch.tensor([[0.9, 0.1], [0.5, 0.5]]), torch.tensor([0, 1])), 4)
         0.3993
     """
+    return float(losses(probs, targets).mean())
+
+
+def losses(probs: Float[Tensor, "*n c"], targets: Tensor) -> Float[Tensor, " m"]:
+    """Negative log-likelihood of each label, -log p_i[y_i], in nats; ``nll`` is their mean.
+
+    Args:
+        probs: Class probabilities.
+        targets: Labels ``[*n]``; -100 is ignored.
+
+    Returns:
+        One number an element with a label, in order, float64.
+
+    Raises:
+        ShapeError: The shapes do not match.
+        DataError: Nothing to score, or not probabilities, or labels outside the classes.
+
+    Example:
+        >>> losses(torch.tensor([[0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, -100]))
+        tensor([0.6931], dtype=torch.float64)
+    """
     p, y = elements(probs, targets)
-    return float(-p.gather(1, y[:, None]).clamp(min=torch.finfo(probs.dtype).tiny).log().mean())
+    return -p.gather(1, y[:, None]).clamp(min=torch.finfo(probs.dtype).tiny).log().squeeze(1)
 
 
 def brier(probs: Float[Tensor, "*n c"], targets: Tensor) -> float:
@@ -103,10 +124,44 @@ def auroc(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> fl
         >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 3.0]))
         0.875
     """
-    familiar, high = _two_sides(in_scores, out_scores)
-    low = familiar.sort().values
-    below = torch.searchsorted(low, high) + torch.searchsorted(low, high, right=True)
-    return float(wide(below).mean() / (2 * low.numel()))
+    return float(auroc_placements(in_scores, out_scores)[1].mean())
+
+
+def auroc_placements(
+    in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]
+) -> tuple[Float[Tensor, " n"], Float[Tensor, " m"]]:
+    """The share of the other side that each score is rightly placed to; the mean of either is the ``auroc``.
+
+    Differences of two methods' placements, on the same examples, have the variance of the difference of their AUROC
+    (DeLong et al. 1988): var(of the in-distribution ones) / n + var(of the others) / m.
+
+    Args:
+        in_scores: Scores of in-distribution examples, higher = more foreign.
+        out_scores: Scores of out-of-distribution examples.
+
+    Returns:
+        For each in-distribution score the share of the others above it; for each of the others the share of
+        in-distribution scores below it; a tie counts half. Float64.
+
+    Raises:
+        DataError: A side is empty or has a NaN.
+
+    Example:
+        >>> familiar, foreign = auroc_placements(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 3.0]))
+        >>> familiar.tolist(), foreign.tolist()
+        ([1.0, 0.75], [0.75, 1.0])
+    """
+    low, high = _two_sides(in_scores, out_scores)
+    above = len(high) - _ranks(high, low)
+    below = _ranks(low, high)
+    return above / len(high), below / len(low)
+
+
+def _ranks(among: Float[Tensor, " n"], scores: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    """How many there are below each score, equal ones counted half."""
+    ordered = among.sort().values
+    twice = torch.searchsorted(ordered, scores) + torch.searchsorted(ordered, scores, right=True)
+    return wide(twice) / 2
 
 
 def aupr(in_scores: Float[Tensor, "*n"], out_scores: Float[Tensor, "*m"]) -> float:
@@ -190,6 +245,20 @@ class RejectionCurve:
     fraction: Float[Tensor, " n"]
     accuracy: Float[Tensor, " n"]
 
+    @classmethod
+    def of(cls, confidence: Float[Tensor, " n"], correct: Float[Tensor, " n"]) -> RejectionCurve:
+        """The curve of confidences and whether they were right, as ``rejection_curve`` has it.
+
+        Args:
+            confidence: Largest probability of each example.
+            correct: 1 where its class was the label, else 0, float64.
+        """
+        _, right = by_confidence(confidence, correct)
+        n = right.numel()
+        rejected = torch.arange(n, **wide_like(right))
+        kept_and_right = right.flip(0).cumsum(0).flip(0)
+        return cls(rejected / n, kept_and_right / (n - rejected))
+
     @property
     def area(self) -> float:
         """Area under the curve, the mean accuracy over fractions: 1 - ``aurc``."""
@@ -250,11 +319,7 @@ def rejection_curve(probs: Float[Tensor, "*n c"], targets: Tensor) -> RejectionC
         >>> curve.fraction.tolist(), curve.accuracy.tolist(), curve.area
         ([0.0, 0.5], [0.5, 1.0], 0.75)
     """
-    _, correct = ranked(*elements(probs, targets))
-    n = correct.numel()
-    rejected = torch.arange(n, **wide_like(correct))
-    kept_and_correct = correct.flip(0).cumsum(0).flip(0)
-    return RejectionCurve(rejected / n, kept_and_correct / (n - rejected))
+    return RejectionCurve.of(*top(*elements(probs, targets)))
 
 
 def symmetric_kl(probs: Float[Tensor, "*n c"], reference: Tensor) -> Float[Tensor, "*n"]:

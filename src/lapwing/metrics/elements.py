@@ -85,7 +85,18 @@ def ranked(probs: Float[Tensor, "m c"], labels: Int[Tensor, " m"]) -> tuple[Floa
         probs: Probabilities from ``elements``.
         labels: Labels from ``elements``.
     """
-    confidence, correct = top(probs, labels)
+    return by_confidence(*top(probs, labels))
+
+
+def by_confidence(
+    confidence: Float[Tensor, " m"], correct: Float[Tensor, " m"]
+) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+    """As ``ranked``, of confidences and whether they were right.
+
+    Args:
+        confidence: Largest probability of each element.
+        correct: 1 where its class was the label, else 0.
+    """
     values, group, size = torch.unique(confidence, return_inverse=True, return_counts=True)
     mean = torch.zeros_like(values).index_add_(0, group, correct) / size
     return values.repeat_interleave(size), mean.repeat_interleave(size)

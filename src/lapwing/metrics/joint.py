@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -104,6 +106,88 @@ def joint_log_likelihood(
         >>> f"{joint.value:.3f}", f"{marginal.value:.3f}"
         ('-0.087', '-0.693')
     """
+    values = dyadic_values(
+        likelihood,
+        outputs,
+        targets,
+        anchors=anchors,
+        labels=labels,
+        shuffles=shuffles,
+        generator=generator,
+        together=together,
+    )
+    return values.estimate(per_label=per_label)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DyadicValues:
+    """Joint log-likelihoods of the batches of dyadic sampling, for differences of methods on the same ones.
+
+    Args:
+        values: Nats a batch, float64.
+        members: The examples of each batch.
+        examples: Examples n.
+        shuffles: Times R that they were split into sets.
+        labels: Labels τ of a batch.
+        group_sizes: Examples of each of several groups that they are in; empty for one group.
+    """
+
+    values: Float[Tensor, " b"]
+    members: Int[Tensor, "b k"]
+    examples: int
+    shuffles: int
+    labels: int
+    group_sizes: tuple[int, ...] = ()
+
+    def estimate(self, *, per_label: bool = False) -> Estimate:
+        """Their mean, nats a batch or a label, with the standard error of test data drawn anew."""
+        values = self.values / (self.labels if per_label else 1)
+        stderr = _standard_error(values, self.members, self.examples, self.shuffles)
+        return Estimate(float(values.mean()), stderr, values.numel())
+
+    def less(self, other: DyadicValues) -> DyadicValues:
+        """What another method has less on the same batches; ``estimate`` is then of the difference, paired.
+
+        Raises:
+            ShapeError: If the batches are others.
+        """
+        if self.members.shape != other.members.shape or not torch.equal(self.members, other.members):
+            expected = "joint log-likelihoods of the same batches"
+            raise ShapeError(expected, "others", "generators of one seed, and the same examples in the same order")
+        return replace(self, values=self.values - other.values)
+
+    @classmethod
+    def together(cls, groups: Sequence[DyadicValues]) -> DyadicValues:
+        """Those of several groups of examples as one; their places are counted through."""
+        sizes = tuple(group.examples for group in groups)
+        starts = [sum(sizes[:place]) for place in range(len(groups))]
+        members = torch.cat([group.members + start for group, start in zip(groups, starts, strict=True)])
+        values = torch.cat([group.values for group in groups])
+        return replace(groups[0], values=values, members=members, examples=sum(sizes), group_sizes=sizes)
+
+
+def dyadic_values(
+    likelihood: ConditionalDensity,
+    outputs: Float[Tensor, "*batch c"],
+    targets: Tensor,
+    *,
+    anchors: int = 2,
+    labels: int | None = None,
+    shuffles: int = 10,
+    generator: torch.Generator | None = None,
+    together: int = CHUNK,
+) -> DyadicValues:
+    """The batches behind ``joint_log_likelihood``, one value each; arguments and errors as there.
+
+    Example:
+        >>> from lapwing.likelihoods import Bernoulli
+        >>> outputs = [scale * torch.ones(6, 1) for scale in (1.0, 2.0)]
+        >>> seeds = [torch.Generator().manual_seed(0) for _ in outputs]
+        >>> one, two = (dyadic_values(Bernoulli(), f, torch.ones(6, 1), generator=g) for f, g in zip(outputs, seeds))
+        >>> f"{two.less(one).estimate(per_label=True).value:.3f}"
+        '0.186'
+    """
     check_kind("likelihood", likelihood, (ConditionalDensity,), "posterior.likelihood, or Categorical()")
     check_tensors(outputs=outputs, targets=targets)
     check_count("anchors", anchors, usual=2)
@@ -114,13 +198,32 @@ def joint_log_likelihood(
     n = logs.shape[1]
     if n < anchors:
         raise DataError(f"at least {anchors} examples with a label", f"{n}", f"anchors={max(n, 1)}, or more data")
-    orders = [probes.gaussian([n], like=logs, generator=generator).argsort() for _ in range(shuffles)]
-    members = torch.cat([order[: n // anchors * anchors].reshape(-1, anchors) for order in orders])
+    members = dyadic_members(n, anchors, shuffles, like=logs, generator=generator)
     uniform = probes.uniform([len(members), labels], like=logs, generator=generator)
     batches = members.gather(1, (uniform * anchors).long().clamp(max=anchors - 1))  # with replacement
     parts = [_joint(logs, part) for part in batches.split(max(1, together // logs.shape[0]))]
-    values = torch.cat(parts) / (labels if per_label else 1)
-    return Estimate(float(values.mean()), _standard_error(values, members, n, shuffles), values.numel())
+    return DyadicValues(torch.cat(parts), members, n, shuffles, labels)
+
+
+def dyadic_members(
+    n: int, anchors: int, shuffles: int, *, like: Tensor, generator: torch.Generator | None
+) -> Int[Tensor, "b k"]:
+    """The examples of each batch of dyadic sampling: a generator of the same seed gives the same ones.
+
+    Args:
+        n: Examples.
+        anchors: Distinct examples κ of a batch.
+        shuffles: Times that the examples are split into sets.
+        like: Whose type and device the numbers have that they are shuffled by.
+        generator: Source of randomness; ``None`` draws from PyTorch's global one.
+
+    Example:
+        >>> like = torch.zeros((), dtype=torch.float64)
+        >>> dyadic_members(7, 2, 3, like=like, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([9, 2])
+    """
+    orders = [probes.gaussian([n], like=like, generator=generator).argsort() for _ in range(shuffles)]
+    return torch.cat([order[: n // anchors * anchors].reshape(-1, anchors) for order in orders])
 
 
 def _log_likelihoods(likelihood: ConditionalDensity, outputs: Tensor, targets: Tensor) -> Float[Tensor, "s m"]:

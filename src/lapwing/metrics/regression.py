@@ -221,9 +221,11 @@ def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float 
 def gaussian_wasserstein(moments: Moments, reference: Moments) -> Float[Tensor, "*batch"]:
     """Wasserstein-2 distance W₂ between Gaussians at each position, in the unit of the outputs.
 
-    W₂² = |μ₁ - μ₂|² + tr(Σ₁ + Σ₂ - 2 (Σ₂^½ Σ₁ Σ₂^½)^½) (Dowson and Landau 1982; Gelbrich 1990), computed as
-    |μ₁ - μ₂|² + |R₁ - R₂Q|² with roots R Rᵀ = Σ and the rotation Q that brings them closest: nothing cancels where
-    the two are close. Covariances may be singular, and 0.
+        W₂² = |μ₁ - μ₂|² + tr(Σ₁ + Σ₂ - 2 (Σ₂^½ Σ₁ Σ₂^½)^½)    (Dowson and Landau 1982; Gelbrich 1990)
+            = |μ₁ - μ₂|² + |R₁ - R₂Q|²
+
+    with roots R Rᵀ = Σ and the rotation Q that brings them closest. The second is computed: nothing cancels where the
+    two are close. Covariances may be singular, and 0.
 
     Args:
         moments: Gaussian outputs, mean ``[n, *event, c]`` and covariance ``[n, *event, c, c]``.

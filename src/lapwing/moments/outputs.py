@@ -72,7 +72,7 @@ class Normal(Shown, GaussianMarginals):
             return clamp_rounding(self.matrix.diagonal(dim1=-2, dim2=-1), "variance").reshape(self.mean.shape)
 
     def root(self) -> Float[Tensor, "*batch c r"]:
-        """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or a square.
+        """R ``[n, *event, c, r]`` with R Rᵀ = covariance: a factor with no more columns than rows, or by eigenvalues.
 
         Raises:
             NumericalError: If the covariance is indefinite beyond rounding, or not finite.
@@ -140,7 +140,10 @@ class Normal(Shown, GaussianMarginals):
             return self.factor
         _ = self.variance  # refuses what is no variance
         with graph_kept(self.covariance):
-            root = covariance_root(self.matrix).to(self.covariance)
+            double = wide(self.matrix)
+            values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
+            roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
+            root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
             return root.reshape(*self.mean.shape, root.shape[-1])
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
@@ -236,6 +239,13 @@ class Moments(Normal):
     def drawn_numbers(self) -> int:
         """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
         return max(self.mean.shape[-1], self.root().shape[-1])
+
+    def factored(self) -> Moments:
+        """The same with a root whose derivatives are finite also where eigenvalues coincide: ``covariance_root``."""
+        if self.factor is not None and self.factor.shape[-1] <= self.mean.shape[-1]:
+            return self
+        _ = self.variance  # refuses what is no variance
+        return replace(self, factor=covariance_root(self.covariance).to(self.covariance))
 
     def at_positions(self, positions: slice) -> Moments:
         """Moments of some positions, counted over all axes but the last, which become one."""

@@ -72,7 +72,7 @@ class SymmetricRoot(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The gradient in the covariances."""
         roots, vectors = ctx.saved_tensors
         sums = roots.unsqueeze(-1) + roots.unsqueeze(-2)

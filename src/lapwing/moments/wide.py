@@ -159,6 +159,10 @@ class WideMoments(Shown, GaussianMarginals):
     def select(self, outputs: slice) -> WideMoments | Moments:
         """Moments of some of the outputs."""
 
+    def factored(self) -> WideMoments:
+        """See ``Moments.factored``: itself, which has no matrix to decompose."""
+        return self
+
     @abc.abstractmethod
     def at_positions(self, positions: slice) -> WideMoments:
         """Moments of some positions, counted over all axes but the last, which become one."""

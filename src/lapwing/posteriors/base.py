@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, TypeVar, cast, runtime_checkable
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from lapwing.curvature.fold import Totals, check_same
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
-from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.data.sources import Data, Joined, Source, Unpack
 from lapwing.ground.distributed import several
-from lapwing.ground.errors import ConfigError, DataError, UnsupportedError, check_bytes
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, Records
 from lapwing.ground.layout import Params
@@ -99,7 +99,8 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         given = f"{self.prior}, {self.likelihood}, {self.shown_link()}"
         if self.knowledge is not None and self.knowledge.weaker:
             own = "probabilities of the network, " if self.knowledge.certain else ""
-            given += f"{own}error bars at {self.knowledge.in_words()} times the prior precision, "
+            least = float(self.prior_precisions.min())
+            given += f"{own}error bars at prior precision {self.knowledge.in_words(least)}, "
         if self.model.precision != DOUBLE:
             given += "products in single precision, "
         return f"{type(self).__name__}({given}{self.network.size} weights, {self.totals.examples} examples)"
@@ -159,7 +160,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             ConfigError: If the prior is not for these weights.
         """
         check_survey(self.survey, self.network, self.likelihood)
-        self.prior.precisions(self.network.uncertain)
+        self.prior.check_layout(self.network.uncertain)
         self.prior.diagonal(self.network.uncertain, self.network.like)
         head = () if self.knowledge is None else self.knowledge.head
         if set(head) - set(self.network.names):
@@ -350,6 +351,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             )
         if likelihood != self.fitted:
             self.check_noise_free()
+        if prior.earlier is not self.prior.earlier:
+            raise UnsupportedError(
+                "a prior that knows of the same earlier data, whose curvature the posterior holds with its own",
+                f"{prior} for a posterior fitted with {self.prior}",
+                "posterior.prior.with_precisions(...), or fitting again with this prior",
+            )
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps, knowledge=None)
 
     def refitted(self: P, likelihood: Likelihood) -> P:
@@ -389,6 +396,89 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         check_same(model, self.totals)
         return replace(self, model=model)
 
+    @undisturbed()
+    @working("update")
+    def updated(self: P, data: Source, *, unpack: Unpack | None = None) -> P:
+        """The posterior with more data: that of a fit to all of them, at the same trained weights, prior and noise.
+
+        What is held as a curvature over the weights is added to, and old data are not read again: exactly, with
+        ``KFAC`` and ``LowRank`` as a fit would have it but for what ``rank=`` leaves out, and with ``EKFAC`` the
+        nearest in one eigenbasis, see ``Kronecker.plus``. ``Sampled``, ``MatrixFree``, ``Nystrom``, ``TridiagonalKFAC``
+        and the view over the functions are fitted again to all data. Means of outputs stay those of the network: only
+        what is not known shrinks. Where the network is to learn of the data, train on with ``as_prior().penalty``.
+
+        Args:
+            data: More data, as for ``Laplace.fit``.
+            unpack: Splits one element of them into inputs and targets.
+
+        Raises:
+            DataError: If they do not fit the network or the likelihood.
+            UnsupportedError: If it is not known how the posterior was fitted, or where it is fitted again its data are
+                not at hand.
+
+        Cost:
+            That of a fit to the new data, or where it is fitted again to all.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> recipe = lw.Laplace(lw.Gaussian(), structure=lw.KFAC())
+            >>> more = recipe.fit(model, (x[:9], y[:9])).updated((x[9:], y[9:]))
+            >>> torch.allclose(more.predict(x).variance, recipe.fit(model, (x, y)).predict(x).variance)
+            True
+        """
+        if self.fitted_by is None:
+            raise UnsupportedError(
+                "a posterior made by Laplace(...).fit, to know how more data are added",
+                f"a {type(self).__name__} made otherwise",
+                "Laplace(...).fit to all data",
+            )
+        return self._updated(self.fitted_by, Data(data, like=self.network.like, unpack=unpack, shared=several()))
+
+    def _updated(self: P, fitted_by: FitRecipe, more: Data) -> P:
+        """See ``updated``; here fitted again."""
+        both = replace(self.model, source=Data(Joined(self.model.data, more), like=self.network.like))
+        found = cast(P, fitted_by.again(both, self.prior))
+        changed = found.with_hyperparameters(self.prior, self.likelihood)
+        return replace(changed, trace=self.trace, link=self.link, temperature=self.temperature)
+
+    def functional_variance(
+        self, jacobian: Float[Tensor, "n c d"] | Mapping[str, Float[Tensor, "n c *shape"]]
+    ) -> Float[Tensor, "n c c"]:
+        """``J Λ⁻¹ Jᵀ`` for a Jacobian of your own: of a function of the weights that is no output of the network.
+
+        Args:
+            jacobian: J, of n examples and c outputs in the d uncertain weights; or by parameter, ``[n, c, *shape]``, as
+                ``torch.func.jacrev`` has it.
+
+        Raises:
+            ShapeError: If it is that of other weights.
+            UnsupportedError: If the posterior holds no curvature.
+
+        Cost:
+            As ``inverse_form``; the Jacobian is written down already.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> posterior = lw.Laplace(lw.Gaussian()).fit(model, (x, y))
+            >>> sums = {"weight": torch.ones(1, 1, 1, 2), "bias": torch.zeros(1, 1, 1)}
+            >>> posterior.functional_variance(sums).shape  # of the sum of both weights
+            torch.Size([1, 1, 1])
+        """
+        layout = self.network.uncertain
+        if isinstance(jacobian, Mapping):
+            missing = [name for name in layout.names if name not in jacobian]
+            if missing:
+                raise ShapeError(
+                    f"a Jacobian in {list(layout.names)[:5]}", f"none in {missing[0]!r}", "torch.func.jacrev"
+                )
+            jacobian = torch.cat([jacobian[name].flatten(2) for name in layout.names], 2)
+        if jacobian.ndim != 3 or jacobian.shape[2] != layout.size:
+            hint = "torch.func.jacrev in the uncertain weights, in the order of posterior.network.names"
+            raise ShapeError(f"a Jacobian [n, c, {layout.size}]", f"{list(jacobian.shape)}", hint)
+        return self.covariance_of(jacobian.to(self.network.like))
+
     def outputs_at(
         self, x: InputsLike, places: Int[Tensor, " p"], choices: Sequence[Any]
     ) -> Sequence[Moments | WideMoments]:
@@ -407,8 +497,41 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """What tells the trained weights from others."""
         return self.network.fingerprint()
 
+    def as_prior(self) -> Prior:
+        """The posterior as the prior of what is learned next: ``N(θ*, (A + s G)⁻¹)``.
+
+        ``prior.penalty(model)`` is what it charges while the network is trained on new data, so that it does not forget
+        the old; ``Laplace(..., prior=prior, structure=...)`` then gives the posterior of all data, in the structure of
+        this one (Ritter et al. 2018, arXiv:1805.07810). Tuning that changes A, the prior before any data.
+
+        Returns:
+            The prior with the mean θ* and what the data said as ``earlier``.
+
+        Raises:
+            UnsupportedError: If the posterior holds no curvature over the weights.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> recipe = lw.Laplace(lw.Gaussian(), structure=lw.Full(view="weights"))
+            >>> both = replace(recipe, prior=recipe.fit(model, (x[:9], y[:9])).as_prior()).fit(model, (x[9:], y[9:]))
+            >>> torch.allclose(both.predict(x).variance, recipe.fit(model, (x, y)).predict(x).variance)
+            True
+        """
+        raise UnsupportedError(
+            "a posterior that holds its curvature, to be a prior",
+            f"a {type(self).__name__}, which holds none over the weights",
+            "structure KFAC(), Diagonal() or Full(view='weights')",
+        )
+
     def check_noise_free(self) -> None:
         """Refuse, by an ``UnsupportedError``, to change the noise where the curvature would not follow."""
+        if self.prior.earlier is not None:
+            raise UnsupportedError(
+                "data of one fit alone, to change the noise",
+                f"the curvature of earlier data too, in {self.prior}",
+                "tuning with noise=False, or choosing the noise before as_prior()",
+            )
         if self.noise_fixed:
             raise UnsupportedError(
                 "a curvature in proportion to the noise precision, to change the noise",
@@ -494,16 +617,18 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         return self._evidence(Spectrum(nothing, nothing.long()))
 
     def _evidence(self, complexity: Complexity) -> LogEvidence:
-        """The evidence with this charge for the directions the data determined."""
+        """The evidence with this charge for the directions the data determined; earlier data count as a misfit."""
         layout = self.network.uncertain
         group, groups = self.prior.groups(layout)
         weights = wide(self.network.weights)
+        pull = self.prior.earlier_gradient(weights, layout)
+        earlier = 0.0 if pull is None else float(self.prior.deviation(weights, layout) @ pull)
         return LogEvidence(
             complexity=complexity,
             square_norms=self.prior.square_norms(weights, layout),
             sizes=torch.bincount(group, minlength=groups).to(weights),
-            nll=self.totals.nll,
-            misfit=self.totals.misfit,
+            nll=self.totals.nll + 0.5 * earlier,
+            misfit=self.totals.misfit + earlier,
             observations=self.totals.observations if self.fitted.noise else 0.0,
         )
 

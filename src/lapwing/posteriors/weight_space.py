@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import prod
+from math import log, pi, prod
 from typing import Any, final
 
 import torch
@@ -20,10 +20,12 @@ from lapwing.curvature.propagation import CHEAPER, LARGE, Propagation, keeps_var
 from lapwing.curvature.tangent_kernel import joint
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, chunks, count
-from lapwing.ground.errors import DataError, UnsupportedError, check_bytes
+from lapwing.ground.data.sources import Data, Joined
+from lapwing.ground.errors import DataError, ShapeError, UnsupportedError, check_bytes
 from lapwing.ground.files.archive import Json
 from lapwing.ground.files.records import REPAIR, UNRECORDED, Records
-from lapwing.ground.precision import WIDE
+from lapwing.ground.moving import Mover
+from lapwing.ground.precision import WIDE, wide
 from lapwing.ground.progress import Bar, working
 from lapwing.ground.shared import Shared
 from lapwing.jacobian.live import live
@@ -35,7 +37,8 @@ from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
 from lapwing.linalg.operators.inverse_forms import InverseForm
 from lapwing.linear.evidence import Complexity, NewtonStep
-from lapwing.linear.log_det_ratio import complexity_of
+from lapwing.linear.log_det_ratio import ComplexityDifference, complexity_of
+from lapwing.posteriors.base import FitRecipe
 from lapwing.posteriors.exact import ExactPosterior
 from lapwing.posteriors.record import check_part_shape
 from lapwing.posteriors.rounding import (
@@ -247,13 +250,72 @@ class WeightPosterior(ExactPosterior):
         device = self.curvature.operator.device
         dtype = self.curvature.operator.dtype
         relative = self.prior.relative(layout)
+        weights = self.network.weights.to(device, dtype)
+        score = self.totals.score.to(device, dtype)
+        pull = self.prior.earlier_gradient(weights, layout)
         return NewtonStep(
             self.curvature.operator,
-            self.totals.score.to(device, dtype),
-            self.network.weights.to(device, dtype),
+            score if pull is None else score - pull,
+            weights,
             self.prior.groups(layout)[0].to(device),
             None if relative is None else relative.to(device),
+            self.prior.mean_of(layout, weights),
         )
+
+    def as_prior(self) -> Prior:
+        """See ``Posterior.as_prior``."""
+        mean = self.network.uncertain.unflatten(self.network.weights)
+        return replace(self.prior, mean=mean, earlier=self.curvature.operator.scaled(self.noise_scale))
+
+    def _updated(self, fitted_by: FitRecipe, more: Data) -> WeightPosterior:
+        """See ``Posterior.updated``: the curvatures are added, which are those at the fitted noise."""
+        if not self.curvature.operator.shifts_exactly:
+            return super()._updated(fitted_by, more)
+        prior = replace(self.prior, earlier=None)
+        alone = fitted_by.again(replace(self.model, source=more), prior)
+        assert isinstance(alone, WeightPosterior)
+        operator = self.curvature.operator.pooled(alone.curvature.operator)
+        data = None
+        if self.model.source is not None:
+            data = Data(Joined(self.model.source, more), like=self.network.like, shared=more.shared)
+        changed = replace(
+            self,
+            model=replace(self.model, source=data),
+            totals=self.totals.joined(alone.totals),
+            curvature=BlockedCurvature(operator, self.curvature.partition),
+            fit_seconds=self.fit_seconds + alone.fit_seconds,
+        )
+        return changed.with_hyperparameters(self.prior, self.likelihood)
+
+    def log_prob(self, weights: Float[Tensor, "*s d"]) -> Float[Tensor, "*s"]:
+        """The log density of the posterior, ``log N(θ; θ*, Λ⁻¹)``, normalised, nats, float64; differentiable in θ.
+
+        Args:
+            weights: θ, one vector or several, as ``sample`` draws them.
+
+        Raises:
+            ShapeError: If there are not ``d`` weights.
+
+        Cost:
+            A product with Λ for each, and its determinant, once.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 1), torch.randn(20, 2), torch.randn(20, 1)
+            >>> posterior = lw.Laplace(lw.Gaussian()).fit(model, (x, y))
+            >>> posterior.log_prob(posterior.sample(5)).shape
+            torch.Size([5])
+        """
+        d = self.network.size
+        if weights.shape[-1:] != (d,):
+            raise ShapeError(f"weights [{d}] or [s, {d}]", f"{list(weights.shape)}", "posterior.sample(5)")
+        precision = self.precision_operator
+        mode = wide(self.network.weights)
+        deviations = wide(weights.to(mode.device)).reshape(-1, d) - mode
+        products = (precision @ deviations.mT.to(precision.device, precision.dtype)).mT
+        squares = (deviations * products.to(deviations)).sum(1)
+        constant = 0.5 * (precision.logdet().to(squares) - d * log(2 * pi))
+        return (constant - 0.5 * squares).reshape(weights.shape[:-1])
 
     @property
     def _curvature(self) -> BlockedCurvature:
@@ -275,6 +337,8 @@ class WeightPosterior(ExactPosterior):
         curvature = self.curvature.operator
         if not isinstance(curvature, Dense) or curvature.has_eigenbasis or self._known_evidence is not None:
             return None
+        if self.prior.earlier is not None:
+            return None
         prior = self.prior_diagonal
         rounding = torch.finfo(curvature.dtype).eps * self.noise_scale * curvature.eigenvalue_bound
         if rounding > SMALL * float(prior.min()):
@@ -286,7 +350,13 @@ class WeightPosterior(ExactPosterior):
 
     def _complexity(self) -> Complexity:
         layout = self.network.uncertain
-        return complexity_of(self.curvature.operator, self.prior.groups(layout)[0], self.prior.relative(layout))
+        group = self.prior.groups(layout)[0]
+        relative = self.prior.relative(layout)
+        whole = complexity_of(self.curvature.operator, group, relative)
+        if self.prior.earlier is None:
+            return whole
+        earlier: Structured = Mover(self.curvature.operator.device)(self.prior.earlier)
+        return ComplexityDifference(whole, complexity_of(earlier, group, relative))
 
     @property
     def wide(self) -> bool:

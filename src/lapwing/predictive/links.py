@@ -209,6 +209,7 @@ def monte_carlo(
         (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), tensor([[0., 0., 0., 0.]]))
     """
     check_count("samples", samples, 2, usual=SAMPLES)
+    moments = moments.factored()
     total = torch.zeros(moments.mean.shape, **wide_like(moments.mean))
     squares = torch.zeros_like(total)
     draw_bytes = 6 * moments.drawn_numbers * moments.mean[..., 0].numel() * moments.mean.element_size()

@@ -34,6 +34,7 @@ class DiagonalPrior(Prior):
     precision: float | Float[Tensor, " d"] = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         values = precisions_of("prior", self.precision, "DiagonalPrior(1.0)")
         object.__setattr__(self, "precision", values if values.ndim else float(values))
 

@@ -47,6 +47,7 @@ class GPrior(Prior):
     scale: Float[Tensor, " d"] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "precision", checked_one(self.precision, "GPrior(1.0)"))
         check_fraction("floor", self.floor, "GPrior(floor=1e-6)")
         if self.samples is not None:

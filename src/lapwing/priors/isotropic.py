@@ -32,17 +32,18 @@ class Isotropic(Prior):
     precision: float = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "precision", checked_one(self.precision, "Isotropic(1.0)"))
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, n: int) -> Isotropic:
         """The prior that a weight decay stands for: λ = n · weight_decay.
 
-        For a training loss (1/n) Σ_i nll_i + (weight_decay / 2) |θ|², the mean over n examples: its minimum
+        For a training loss ``(1/n) Σ_i nll_i + (weight_decay / 2) |θ|²``, the mean over n examples: its minimum
         is then the maximum of likelihood × prior. ``torch.optim.SGD(weight_decay=)`` adds this gradient.
 
         Args:
-            weight_decay: Coefficient of |θ|² / 2 beside the mean loss; positive.
+            weight_decay: Coefficient of ``|θ|² / 2`` beside the mean loss; positive.
             n: Number of training examples.
 
         Raises:
@@ -58,4 +59,4 @@ class Isotropic(Prior):
 
     def split_off(self, names: Collection[str], layout: Layout) -> Layerwise:
         """See ``Prior.split_off``."""
-        return Layerwise(self.precision, parts=(tuple(names),))
+        return Layerwise(self.precision, parts=(tuple(names),), mean=self.mean, earlier=self.earlier)

@@ -41,6 +41,7 @@ class Layerwise(Prior):
     parts: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         values = precisions_of("prior", self.precision, "Layerwise(1.0)").tolist()
         object.__setattr__(self, "precision", tuple(values) if isinstance(values, list) else values)
         if self.parts is None:
@@ -55,6 +56,7 @@ class Layerwise(Prior):
 
     def check_names(self, names: Collection[str]) -> None:
         """See ``Prior.check_names``."""
+        super().check_names(names)
         for name in (name for part in self.parts or () for name in part):
             if name not in names:
                 near = get_close_matches(name, names, 3) or sorted(names)[:5]

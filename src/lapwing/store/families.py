@@ -24,7 +24,7 @@ from lapwing.likelihoods import (
     NegativeBinomial,
     Poisson,
 )
-from lapwing.linalg import BlockDiagonal, Dense, Kronecker, LowRank, Operator, Structured
+from lapwing.linalg import BlockDiagonal, Dense, Kronecker, KroneckerChain, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
 from lapwing.linalg.operators.block_diagonal import Partition
 from lapwing.linear.preconditioners import PivotedCholesky, Preconditioner, RankOne, Subsample, TopRows
@@ -34,7 +34,7 @@ from lapwing.methods.hessian_free.posterior import AmortisedCovariances, OutputC
 from lapwing.posteriors import FunctionPosterior, NystromPosterior, SampledPosterior, WeightPosterior
 from lapwing.posteriors.base import FitRecipe
 from lapwing.priors import DiagonalPrior, GPrior, Isotropic, Layerwise, Prior
-from lapwing.structures import KFAC, Diagonal, Full, Nystrom, Sampled
+from lapwing.structures import EKFAC, KFAC, Diagonal, Full, Nystrom, Sampled, TridiagonalKFAC
 from lapwing.structures import LowRank as LowRankStructure
 from lapwing.structures.base import Structure, StructureFit
 
@@ -49,7 +49,7 @@ POSTERIORS = named(
 )
 """What a file may hold that stands on a network."""
 
-OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, LowRank)
+OPERATORS = named(BlockDiagonal, Dense, DiagonalMatrix, Kronecker, KroneckerChain, LowRank)
 
 FAMILIES: Families = {
     OutputCovariances: named(AmortisedCovariances, PointCovariances),
@@ -69,7 +69,7 @@ FAMILIES: Families = {
     ),
     Curvature: named(EmpiricalFisher, GGN, Hessian, MCFisher, SampledGGN),
     FitRecipe: named(StructureFit),
-    Structure: named(Diagonal, Full, KFAC, LowRankStructure, Nystrom, Sampled),
+    Structure: named(Diagonal, EKFAC, Full, KFAC, LowRankStructure, Nystrom, Sampled, TridiagonalKFAC),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
     Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),
     Operator: OPERATORS,

@@ -9,9 +9,11 @@ from typing import final
 
 import torch
 
+from lapwing import linalg
 from lapwing.curvature.kinds import GGN, Hessian, MCFisher
+from lapwing.linalg import Structured
 from lapwing.posteriors import Posterior
-from lapwing.priors import DiagonalPrior, GPrior
+from lapwing.priors import DiagonalPrior, GPrior, Prior
 from lapwing.structures.base import DRAWS, EXACT, MANY, FitTask, Structure, multiplied
 from lapwing.structures.diagonal import Diagonal
 from lapwing.structures.full import Full, flops
@@ -57,6 +59,9 @@ class Auto(Structure):
     max_flops: float = field(default=AFFORDABLE, repr=False)
     max_passes: float = field(default=MANY, repr=False)
 
+    def check_prior(self, prior: Prior) -> None:
+        """See ``Structure.check_prior``; with earlier data, their structure is the one that is picked."""
+
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in the structure picked."""
         picked = self.pick(task)
@@ -70,6 +75,8 @@ class Auto(Structure):
         """The structure for a task; the data are counted until neither view is affordable."""
         network = task.model.network
         weights = network.size
+        if task.prior.earlier is not None:
+            return like_earlier(task.prior.earlier)
         outputs, over_weights, over_functions = counted(task, self.max_flops)
         if over_weights <= self.max_flops:
             picked = Full(view="weights")
@@ -85,6 +92,15 @@ class Auto(Structure):
         )
         logger.info(words, picked, weights, over_weights, outputs, over_functions, self.max_flops)
         return picked
+
+
+def like_earlier(earlier: Structured) -> Full | KFAC | Diagonal:
+    """The structure of the curvature that earlier data had."""
+    if isinstance(earlier, linalg.Diagonal):
+        return Diagonal()
+    if isinstance(earlier, linalg.BlockDiagonal):
+        return KFAC()
+    return Full(view="weights")
 
 
 def counted(task: FitTask, affordable: float) -> tuple[int, float, float]:

@@ -7,20 +7,23 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import torch
 
+from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.fold import Fold, Totals
 from lapwing.curvature.kinds import GGN, Curvature, EmpiricalFisher, SampledGGN
 from lapwing.curvature.sweep import Accumulator, chunk_size, sweep
 from lapwing.ground.data.inputs import count
 from lapwing.ground.errors import DataWarning, UnsupportedError, warn
+from lapwing.ground.moving import Mover
 from lapwing.ground.progress import clock
 from lapwing.jacobian.layers.capture import kind_of
 from lapwing.jacobian.model import Model
 from lapwing.jacobian.products.strategy import multiplications
+from lapwing.linalg import Structured
 from lapwing.posteriors import Posterior, WeightPosterior
 from lapwing.priors import GPrior, Prior
 
@@ -56,6 +59,27 @@ class Structure(abc.ABC):
     @abc.abstractmethod
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
+
+    def within(self, max_bytes: int) -> Structure:
+        """The same structure with no more memory; itself where it has no such bound."""
+        own = getattr(self, "max_bytes", None)
+        return self if own is None else replace(cast(Any, self), max_bytes=min(own, max_bytes))
+
+    def check_prior(self, prior: Prior) -> None:
+        """Refuse a prior that knows of earlier data, whose curvature has no sum with this structure.
+
+        Args:
+            prior: The prior.
+
+        Raises:
+            UnsupportedError: If it does.
+        """
+        if prior.earlier is not None:
+            raise UnsupportedError(
+                f"a prior without earlier data for {self}",
+                f"{prior}",
+                "structure KFAC(), Diagonal() or Full(view='weights'), the one of the posterior that is the prior now",
+            )
 
 
 @final
@@ -100,7 +124,7 @@ class FitTask:
     def summed(self, total: Accumulator) -> WeightPosterior:
         """A posterior over the weights from one sweep over the data."""
         totals = sweep(self.model, self.curvature, total, generator=self.generator)
-        posterior = self.posterior(WeightPosterior, totals, total.result())
+        posterior = self.posterior(WeightPosterior, totals, self.with_earlier(total.result()))
         many_labels = self.model.likelihood.labels and self.model.event[-1] > self.model.limits.joint_outputs
         if many_labels and (posterior.wide or posterior.predicts_by_draws):
             return posterior.with_link("probit")
@@ -193,6 +217,17 @@ class FitTask:
         sweep(self.model, curvature, total, generator=self.generator)
         diagonal = total.result().operator.diagonal()
         return replace(self, prior=prior.scaled_by(diagonal, self.model.network.uncertain))
+
+    def with_earlier(self, curvature: BlockedCurvature) -> BlockedCurvature:
+        """The curvature of the data and of those that the prior knows of, in the same structure.
+
+        Raises:
+            UnsupportedError: If that of the earlier data is of another.
+        """
+        if self.prior.earlier is None:
+            return curvature
+        earlier: Structured = Mover(curvature.operator.device)(self.prior.earlier)
+        return BlockedCurvature(curvature.operator.plus(earlier), curvature.partition)
 
     def totals(self) -> Totals:
         """Sums over the data at the trained weights, from one pass of forward passes."""

@@ -34,7 +34,7 @@ from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.linalg import Dense
 from lapwing.posteriors import FunctionPosterior, Posterior, WeightPosterior
 from lapwing.posteriors.rounding import check_rounding
-from lapwing.priors import DiagonalPrior
+from lapwing.priors import DiagonalPrior, Prior
 from lapwing.structures.base import FitTask, Structure
 
 View: TypeAlias = Literal["auto", "weights", "functions"]
@@ -99,9 +99,16 @@ class Full(Structure):
         check_count("max_bytes", self.max_bytes)
         check_positive("max_flops", self.max_flops, "1e12")
 
+    def check_prior(self, prior: Prior) -> None:
+        """See ``Structure.check_prior``; in the view over the weights anything is added to."""
+        if self.view == "functions":
+            super().check_prior(prior)
+
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         weights = task.model.network.size
+        if task.prior.earlier is not None:
+            return self._over_weights(task, outputs=0)
         if self.view == "weights" and self.max_flops == math.inf:
             return self._over_weights(task, outputs=0)  # the data need not be counted
         outputs = task.model.data.span[1] * task.model.width
@@ -124,7 +131,7 @@ class Full(Structure):
         symmetric = (hessian + hessian.mT) / 2
         identity = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
         posterior = task.posterior(
-            WeightPosterior, task.totals(), BlockedCurvature(Dense(symmetric + damping * identity))
+            WeightPosterior, task.totals(), task.with_earlier(BlockedCurvature(Dense(symmetric + damping * identity)))
         )
         try:
             posterior.precision.operator.logdet()

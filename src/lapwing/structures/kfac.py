@@ -9,7 +9,7 @@ from typing import final, get_args
 import torch
 
 from lapwing import linalg
-from lapwing.curvature.kfac import Bias, KroneckerSum
+from lapwing.curvature.kfac import Bias, Damping, KroneckerSum
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import UnsupportedError, check_count, check_option
@@ -19,6 +19,7 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
+from lapwing.priors import Prior
 from lapwing.structures.base import FitTask, Structure
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class KFAC(CurvatureRecipe, Structure):
         bias: ``"joint"`` treats a bias as a last input of its weight, ``"separate"`` gives it a block of its own.
         rank: Eigenpairs kept of a factor with three times as many rows or more; the rest of its trace is spread evenly
             over all other directions; ``WeightPosterior.precision_error`` bounds what that changes. ``None`` is exact.
+        damping: ``"exact"`` adds the prior precision α to each product; ``"factored"``, for comparison, shares it out
+            among the factors, ``(G + π √α) ⊗ (A + √α / π)``, which is larger (Martens & Grosse 2015, section 6.3).
 
     Raises:
         ConfigError: If an option is none of these.
@@ -60,24 +63,30 @@ class KFAC(CurvatureRecipe, Structure):
     sharing: Sharing = "expand"
     bias: Bias = "joint"
     rank: int | None = 1024
+    damping: Damping = "exact"
 
     def __post_init__(self) -> None:
         check_option("sharing", self.sharing, get_args(Sharing))
         check_option("bias", self.bias, get_args(Bias))
+        check_option("damping", self.damping, get_args(Damping))
         if self.rank is not None:
             check_count("rank", self.rank, usual=1024)
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
-        each_alone = [(name,) for names in layers for name in names]
-        blocks = layers if self.bias == "joint" else each_alone
-        _check_one_precision(task, blocks)
-        total = KroneckerSum(task.model.network, self.sharing, self.bias, self.rank, task.model.precision)
+        check_one_precision(task, self.bias)
+        network = task.model.network
+        precision = task.model.precision
+        total = KroneckerSum(network, self.sharing, self.bias, self.rank, precision, damping=self.damping)
         posterior = task.affordable(inverted=True).summed(total)
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior
+
+    def check_prior(self, prior: Prior) -> None:
+        """See ``Structure.check_prior``; blocks are added to, the nearest in an eigenbasis, see ``Kronecker.plus``."""
+        if not isinstance(prior.earlier, linalg.BlockDiagonal | None):
+            super().check_prior(prior)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""
@@ -89,8 +98,19 @@ class KFAC(CurvatureRecipe, Structure):
         return total.result().operator
 
 
-def _check_one_precision(task: FitTask, blocks: list[tuple[str, ...]]) -> None:
-    """Refuse a prior under which the weights of a Kronecker block differ."""
+def check_one_precision(task: FitTask, bias: Bias) -> None:
+    """Refuse a prior under which the weights of a Kronecker block differ.
+
+    Args:
+        task: What is to be fitted.
+        bias: Whether a bias has a block of its own.
+
+    Raises:
+        UnsupportedError: If they do.
+    """
+    layers = [layer.names for layer in task.model.survey.layers if kind_of(layer).kronecker]
+    each_alone = [(name,) for names in layers for name in names]
+    blocks = layers if bias == "joint" else each_alone
     layout = task.model.network.uncertain
     group, groups = task.prior.groups(layout)
     by_weight = task.prior.relative(layout) is not None

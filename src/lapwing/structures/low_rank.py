@@ -13,10 +13,12 @@ from torch import Tensor
 from lapwing import linalg
 from lapwing.curvature.blocked import BlockedCurvature
 from lapwing.curvature.diagonal import DiagonalSum
+from lapwing.curvature.kinds import Hessian
 from lapwing.curvature.sweep import sweep
-from lapwing.ground.errors import check_count, check_fraction, check_option
+from lapwing.ground.errors import ConfigError, NumericalError, check_count, check_fraction, check_option
 from lapwing.ground.precision import DOUBLE, WIDE, has_double, wide
 from lapwing.jacobian.model import Model
+from lapwing.jacobian.products.hessian import hessian_product
 from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linalg import nystrom, randomised_eigenpairs, top_eigenpairs
 from lapwing.linear.gauss_newton import GGNProduct
@@ -56,7 +58,8 @@ class LowRank(CurvatureRecipe, Structure):
     Raises:
         ConfigError: If the rank is not positive or the tolerance not between 0 and 1.
         NumericalError: If of the directions asked for some are nothing but rounding, beside a far smaller prior.
-        UnsupportedError: If the curvature is not the ``GGN``.
+        UnsupportedError: If the curvature is neither the ``GGN`` nor the exact ``Hessian``, whose positive part alone
+            is held, by block Lanczos whatever the method: without damping or tolerance.
 
     Cost:
         ``3 (rank + 10)`` products with G (randomised) or ``rank`` (Nyström) in blocks, with a tolerance those of every
@@ -83,8 +86,10 @@ class LowRank(CurvatureRecipe, Structure):
 
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
-        check_products(task)
         most = min(self.rank, task.model.network.size)
+        if isinstance(task.curvature, Hessian):
+            return self._of_hessian(task, task.curvature, most)
+        check_products(task)
         curvature = GGNProduct(linearised(task.model, most))
         if self.tolerance is None:
             factor = resolved(self._factor_of_rank(curvature, most), most)
@@ -100,6 +105,19 @@ class LowRank(CurvatureRecipe, Structure):
         rank = most if self.tolerance is None else None  # what a tolerance leaves out is told by a difference of traces
         check_rounding(posterior.curvature.operator, float(posterior.prior_diagonal.min()), rank)
         return posterior
+
+    def _of_hessian(self, task: FitTask, curvature: Hessian, most: int) -> Posterior:
+        """Of the exact Hessian the pairs whose eigenvalues are positive; elsewhere the prior is kept."""
+        if self.tolerance is not None or curvature.damping:
+            given = f"tolerance={self.tolerance}, damping={curvature.damping}"
+            raise ConfigError("a rank alone for the exact Hessian, undamped", given, "LowRank(100) and Hessian()")
+        generator = torch.Generator().manual_seed(self.seed)
+        pairs = top_eigenpairs(hessian_product(task.model), most, generator=generator)
+        if not len(pairs.values):
+            hint = "training to a minimum, or curvature=GGN()"
+            raise NumericalError("a Hessian with a positive eigenvalue", "none", hint)
+        factor = pairs.vectors * pairs.values.clamp_min(0.0).sqrt().to(pairs.vectors)
+        return task.posterior(WeightPosterior, task.totals(), BlockedCurvature(linalg.LowRank(wide(factor))))
 
     def curvature(self, problem: Problem) -> linalg.LowRank:
         """The curvature in this structure, for a preconditioner: of the full rank, found in the prior's units.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lapwing.curvature.diagonal import DiagonalSum
@@ -242,6 +242,31 @@ class Mask(Selection):
     """
 
     mask: Bool[Tensor, " d"]
+
+    @classmethod
+    def of_largest(cls, values: Float[Tensor, " d"], count: int) -> Mask:
+        """The weights for which some number is largest, such as their variances along SWAG's path of training.
+
+        The largest variances are those whose subnetwork is the nearest in Wasserstein distance to independent weights
+        with all of them (Daxberger et al. 2021b, section 4). ``Subnetwork`` takes those of the diagonal posterior.
+
+        Args:
+            values: One number a weight, in the order of the parameters that require a gradient.
+            count: How many weights.
+
+        Raises:
+            ConfigError: If there are fewer.
+
+        Example:
+            >>> Mask.of_largest(torch.tensor([0.1, 3.0, 2.0]), 2).mask.tolist()
+            [False, True, True]
+        """
+        check_count("count", count)
+        if values.ndim != 1 or count > len(values):
+            raise ConfigError(f"a vector of {count} numbers or more", f"{list(values.shape)}", "variances.flatten()")
+        mask = torch.zeros(len(values), dtype=torch.bool, device=values.device)
+        mask[values.topk(count).indices] = True
+        return cls(mask)
 
     def __post_init__(self) -> None:
         check_kind("mask", self.mask, (Tensor,), "torch.tensor([True, False, ...])")

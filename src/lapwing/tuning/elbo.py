@@ -147,6 +147,7 @@ class ELBO:
         Warns:
             ConvergenceWarning: If the bound still grew after ``steps`` precisions, or the last mode was not found.
         """
+        posterior.prior.check_centred(f"{type(self).__name__}(), whose linear model is trained anew")
         if self.data is not None:
             posterior = posterior.with_training_data(self.data, self.unpack)
         if posterior.fitted.noise is not None:

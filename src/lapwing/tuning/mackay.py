@@ -22,7 +22,7 @@ from lapwing.tuning.result import EvidencePoint, hyperparameters_of, result_of_c
 @final
 @dataclass(frozen=True)
 class MacKay:
-    """MacKay's fixed point: α_g ← γ_g / |θ_g|², ρ ← (N − γ) ρ / misfit (MacKay 1992, equations 4.9 and 4.10).
+    """MacKay's fixed point: ``α_g ← γ_g / |θ_g|²``, ``ρ ← (N − γ) ρ / misfit`` (MacKay 1992, equations 4.9, 4.10).
 
     Half of each step is taken, in logarithms: whole ones can go round in a circle. Where γ is more than half of the N
     observations that step in ρ overshoots; the step of expectation maximisation takes its place.

@@ -150,6 +150,8 @@ def default(posterior: Posterior) -> Method:
         if not alone and (posterior.data is None or mixable(posterior)):
             return Mixup()
     real_targets = isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)
-    if not (real_targets and posterior.exact):
+    if posterior.prior.earlier is not None:  # the noise behind it was chosen
+        return EvidenceGradient(noise=False)
+    if not (posterior.exact and (real_targets or posterior.prior.mean is not None)):
         return ELBO()
     return EvidenceGradient(noise="residuals" if posterior.leaves_out_correlations else True)

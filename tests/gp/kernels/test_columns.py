@@ -45,7 +45,7 @@ def test_columns_of_a_table_may_be_found_by_numpy() -> None:
         assert Columns(RBF(), np.flatnonzero([True, False, True])) == Columns(RBF(), (0, 2))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("active", [(), (0, 0), (-1,), (0.5,), ("age",)])
+@pytest.mark.parametrize("active", [(), (0, 0), (-1,), (0.5,), ("age",), 0, 0.5])
 def test_what_are_no_columns_is_refused(active: Any) -> None:
     with unchecked(), refused(ConfigError, "different columns, counted from 0"):
         Columns(RBF(), active)

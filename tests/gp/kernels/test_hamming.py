@@ -73,3 +73,24 @@ def test_a_process_of_numbers_and_categories_is_that_of_scikit_learn() -> None:
     assert exact.log_marginal() == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-9)
     drawn = exact.sample_functions(new, 2_000, generator=0)
     torch.testing.assert_close(drawn.std(0)[:, 0], torch.as_tensor(std), rtol=0.15, atol=0)
+
+
+def test_a_category_meets_itself_in_another_dtype() -> None:
+    """Of numbers that float32 rounds, of whole ones that it does not have, and of both in the signs."""
+    single = torch.tensor([[0.1], [0.2], [0.7]])
+    double = torch.tensor([[0.1], [0.2], [0.7]], dtype=torch.float64)
+    kernel = Hamming(1.0)
+    torch.testing.assert_close(kernel(single.double(), double), kernel(double, double))
+    slope = kernel.gradient(single.double(), double, torch.eye(3, dtype=torch.float64))
+    assert slope.tolist() == [0.0]
+    features = kernel.features(50, double, torch.Generator().manual_seed(0))
+    assert torch.equal(features(single.double()), features(double))
+    large = torch.tensor([[2.0**24], [2.0**24 + 1]], dtype=torch.float64)
+    assert kernel(large, large)[0, 1] < 1
+
+
+def test_columns_of_categories_are_known() -> None:
+    smooth = Columns(RBF(1.0), active=(0, 2))
+    alike = Columns(Hamming(1.0), active=(3, 1))
+    assert (2.0 * smooth * alike).categorical(4) == {1, 3}
+    assert smooth.categorical(4) == set() and Hamming(1.0).categorical(2) == {0, 1}

@@ -193,10 +193,12 @@ FORMS: dict[str, tuple[Factor, type]] = {
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-def test_rows_are_contracted_a_few_blocks_and_columns_at_a_time(own: bool) -> None:
+@pytest.mark.parametrize("count", [3, 6])
+def test_rows_are_contracted_a_few_blocks_and_columns_at_a_time(own: bool, count: int) -> None:
+    """Under fewer variances than a block has rows, and under more."""
     rows = normal(5, 4, 701)
-    variances = torch.rand(*([5] if own else []), 3, 701, dtype=torch.float64)
-    expected = torch.einsum("nkd,nmd,nld->mnkl", rows, variances.expand(5, 3, 701), rows)
+    variances = torch.rand(*([5] if own else []), count, 701, dtype=torch.float64)
+    expected = torch.einsum("nkd,nmd,nld->mnkl", rows, variances.expand(5, count, 701), rows)
     for numbers in (1, 2 * 10 * 512, NUMBERS):
         torch.testing.assert_close(contracted(rows, variances, numbers), expected, rtol=1e-12, atol=1e-12)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 from lapwing.jacobian.layers.base import Explicit, Factor
 from lapwing.jacobian.layers.embedding import Embedding
 from lapwing.jacobian.layers.linear import Linear
-from lapwing.jacobian.layers.shifted_spectra import SPACING, ShiftedSpectra, nodes
+from lapwing.jacobian.layers.shifted_spectra import SEGMENT, SPACING, ShiftedSpectra, nodes, segments
 from tests.posterior_cases import normal
 
 SHIFTS = torch.logspace(-4, 6, 13, dtype=torch.float64)
@@ -93,6 +94,47 @@ def test_products_of_positions_are_those_of_the_weights(bytes_at_once: int) -> N
     each = [replace(factor, g=factor.g[..., s : s + 1], a=factor.a[..., s : s + 1]) for s in range(4)]
     alone = torch.stack([one.covariances(all_variances(several)) for one in each]).sum(0).diagonal(dim1=-2, dim2=-1)
     torch.testing.assert_close(separate, alone, rtol=SPACING**2 / 8, atol=0)
+
+
+def test_segments_have_every_eigenvalue_once_between_ends_that_are_near() -> None:
+    values = torch.logspace(-9, 2, 3000, dtype=torch.float64)[torch.randperm(3000)]
+    values[:300] = 0.0
+    found = segments(values, 1e-7)
+    shares = found.parts.sum(1)
+    whole = torch.zeros(3000, dtype=torch.float64).index_add_(0, found.order.flatten(), shares.flatten())
+    torch.testing.assert_close(whole, torch.ones_like(values))
+    least, largest = found.values.unbind(1)
+    none = largest == 0.0
+    assert bool((largest[~none] < math.exp(SPACING / 2) * least[~none] * (1 + 1e-12)).all())
+    assert int(shares[none].sum()) == int((values <= 1e-7).sum()) and found.order.shape[1] == SEGMENT
+    counted = values > 1e-7
+    for shift in torch.logspace(-12, 8, 41, dtype=torch.float64):
+        inverse = (found.parts / (found.values[..., None] + shift)).sum(1).flatten()
+        each = torch.zeros(3000, dtype=torch.float64).index_add_(0, found.order.flatten(), inverse)
+        error = (each * (values + shift) - 1)[counted]
+        assert float(error.min()) > -(SPACING**2) / 64 and float(error.max()) < 1e-12
+
+
+def test_a_large_layer_of_many_positions_is_contracted_by_segments() -> None:
+    several = spectra(180, 190)
+    factor = Linear("w", None, normal(3, 2, 1, 180, 40), normal(3, 1, 190, 40))
+    assert several.by_segments(2) and several.cost(2, 40) > several.cost_by_weights(2, 40)
+    found = factor.covariances_under(several)
+    exact = factor.covariances(all_variances(several))
+    error = (exact - found).diagonal(dim1=-2, dim2=-1) / exact.diagonal(dim1=-2, dim2=-1)
+    assert float(error.min()) > -1e-3 and 0.0 < float(error.max()) < SPACING**2 / 32
+    assert float((exact - found).norm() / exact.norm()) < SPACING**2 / 64
+
+
+def test_a_large_layer_of_one_position_writes_no_variances() -> None:
+    several = replace(spectra(300, 400), budget=0)
+    factor = Linear("w", None, normal(3, 2, 1, 300, 1), normal(3, 1, 400, 1))
+    assert several.cost(2, 1) < several.cost_by_weights(2, 1)
+    found = factor.covariances_under(several)
+    exact = factor.covariances(all_variances(several))
+    error = (exact - found).diagonal(dim1=-2, dim2=-1) / exact.diagonal(dim1=-2, dim2=-1)
+    assert 0.0 < float(error.max()) < SPACING**2 / 8 and float(error.min()) > -1e-3
+    assert float((exact - found).norm() / exact.norm()) < SPACING**2 / 16
 
 
 def test_positions_that_all_but_cancel_keep_their_digits() -> None:

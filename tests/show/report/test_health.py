@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import replace
@@ -12,6 +13,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.show.report.health import less_likely
 from tests.posterior_cases import refused
 
 DATA = torch.Generator().manual_seed(0)
@@ -74,15 +76,55 @@ def test_it_tells_whose_curvature_it_is_and_that_draws_are_right(task: dict[str,
     without = replace(task["posterior"], model=replace(task["posterior"].model, source=None))
     assert "not looked at: give train=" in str(lw.health(without, task["test"], draws=0))
     seen = lw.health(task["fitted"], task["train"], draws=0)
-    assert any("the data it was trained on" in sentence for sentence in seen.warnings)
+    assert "60 of these 60 inputs are among the data it was trained on. Try data that it has not seen" in seen.warnings
     assert any("it was not tuned" in sentence for sentence in seen.warnings)
 
 
 def test_what_makes_predictions_worse_is_a_warning(task: dict[str, Any]) -> None:
     weak = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(1e-4), structure=lw.Diagonal())
     found = lw.health(weak.fit(task["model"], task["train"]), task["test"], draws=0)
-    assert any("less likely than the network's" in sentence for sentence in found.warnings)
+    (sentence,) = [each for each in found.warnings if "targets are less likely than by the network" in each]
+    rows = [row.runs[0]["nll"] for row in found.comparison.rows]
+    assert re.search(f"by {rows[1] - rows[0]:.2g} ± .* nats an example", sentence)
     assert any("its confidences are off by" in sentence for sentence in found.warnings)
+
+
+def test_a_part_of_the_training_data_is_known_again_and_other_data_are_not(task: dict[str, Any]) -> None:
+    x, y = task["train"]
+    order = torch.arange(59, 29, -1)
+    part = lw.health(task["posterior"], [(x[order].double(), y[order])], draws=0)
+    assert any("30 of these 30 inputs" in sentence for sentence in part.warnings)
+    other = lw.health(task["posterior"], task["test"], draws=0)
+    assert not any("inputs are among" in sentence for sentence in other.warnings)
+
+
+def test_a_difference_of_chance_is_no_warning() -> None:
+    """Of two examples, one likelier and one as much less likely."""
+    before = {"log_prob": torch.tensor([-1.0, -2.0, -1.5])}
+    after = {"log_prob": torch.tensor([-1.2, -1.9, -1.6])}
+    found = less_likely(before, after)
+    assert found.value == pytest.approx(0.2 / 3) and found.stderr == pytest.approx(0.0882, rel=1e-3)
+    probs = {"probs": torch.tensor([[0.5, 0.5], [0.1, 0.9]]), "targets": torch.tensor([-100, 1])}
+    assert math.isnan(less_likely(probs, probs).stderr) and less_likely(probs, probs).value == 0
+
+
+def test_what_it_was_tuned_by_and_the_unit_of_what_is_unknown_are_told(task: dict[str, Any], found: lw.Health) -> None:
+    assert found.comparison.rows[1].tuned_by == "evidence"
+    assert "tuned by" not in found.known.table()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lw.ConvergenceWarning)
+        tuned = lw.tune(task["fitted"], task["test"])
+    by_predictions = lw.health(tuned, task["test"], draws=0)
+    assert by_predictions.comparison.rows[1].tuned_by == "predictions"
+    assert by_predictions.unknown == "epistemic uncertainty, nats"
+    untuned = lw.health(task["fitted"], task["test"], draws=0)
+    assert untuned.comparison.rows[1].tuned_by == "nothing"
+    assert untuned.unknown == "uncertainty, 1 − confidence"
+
+
+def test_a_process_is_refused_with_what_scores_it(task: dict[str, Any]) -> None:
+    with refused(ConfigError, "evaluate(posterior, test) scores a Gaussian process"):
+        lw.health(lw.GP().fit((torch.randn(5, 2), torch.randn(5))), task["test"])
 
 
 def test_the_page_needs_nothing_but_itself(found: lw.Health, tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tests.posterior_cases import normal, refused
 from tests.tuning.em.cases import Counted, Regression, learnt
 
 TOY, CPU = Regression(), torch.device("cpu")
-SOURCE = str(Path(lw.__file__).parents[1])
 SMALL: dict[str, Any] = {"samples": 3, "tolerance": 1e-3}
 
 STRUCTURES: dict[str, Any] = {
@@ -217,24 +215,16 @@ class TestResume:
     def test_a_killed_process_is_gone_on_with(self, tmp_path: Path) -> None:
         """Killed in its third step."""
         path = tmp_path / "em"
-        ended = subprocess.run(
-            [sys.executable, "-c", KILLED.format(path=str(path), small=SMALL)],
-            cwd=Path(__file__).parents[3],
-            env=os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-            capture_output=True,
-            check=False,
-        )
-        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+        child = multiprocessing.get_context("fork").Process(target=tune_until_killed, args=(path,))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL and path.is_file()
         gone_on = lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(checkpoint=path, **SMALL))
         assert gone_on.trace == lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(**SMALL)).trace
 
 
-KILLED = """
-import os, signal
-import lapwing as lw
-from lapwing.tuning.em import maximisation
-from tests.tuning.em.cases import Counted, Regression
-
-maximisation.fixed_point = Counted(maximisation.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
-lw.tune(Regression().fit(lw.MatrixFree()), lw.EM(checkpoint={path!r}, **{small!r}))
-"""
+def tune_until_killed(path: Path) -> None:
+    """Tunes in a process of its own, until that is killed in its third step."""
+    kill = Counted(maximisation.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    maximisation.fixed_point = kill  # type: ignore[assignment]
+    lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(checkpoint=path, **SMALL))

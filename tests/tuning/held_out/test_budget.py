@@ -25,7 +25,7 @@ from tests.posterior_cases import labels, normal, problem, refused
 
 pytestmark = pytest.mark.filterwarnings("ignore:(Mixup|Validation):lapwing.ConvergenceWarning")
 
-EXAMPLES = 300
+EXAMPLES = 150
 
 
 def posterior() -> Posterior:
@@ -38,7 +38,7 @@ def held_out() -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Batches of two sizes, their labels in the order of the classes."""
     x = normal(EXAMPLES, 3, seed=5)
     y = labels(EXAMPLES, classes=3).sort().values
-    return [(x[:200], y[:200]), (x[200:], y[200:])]
+    return [(x[:100], y[:100]), (x[100:], y[100:])]
 
 
 @pytest.fixture
@@ -119,6 +119,8 @@ def test_by_default_it_is_three_times_the_fit_and_some_seconds_at_least() -> Non
     fitted = posterior()
     assert 0.0 < fitted.fit_seconds < 60.0
     assert Budget.of("auto", fitted).seconds == max(FLOOR, FITS * fitted.fit_seconds)
+    assert Budget.of("auto", fitted).reserved == fitted.fit_seconds and Budget(2.5).reserved == 0.0
+    assert Budget(10.0, reserved=4.0).left < Budget(10.0).left - 3.9
     assert Budget.of(2.5, fitted).seconds == 2.5 and Budget.of(None, fitted).seconds == math.inf
     solved = lw.Laplace(lw.Categorical(), structure=lw.Sampled(4)).fit(*known())
     assert Budget.of("auto", solved).seconds == math.inf, "few solves, each of which counts"

@@ -196,6 +196,18 @@ def test_fewer_familiar_inputs_are_looked_at_where_they_take_long() -> None:
     assert told.knowledge.factor < 1.0
 
 
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.Full(view="weights")])
+def test_halvings_that_are_decided_at_once_are_those_one_after_the_other(structure: Structure) -> None:
+    posterior = certain(structure)
+    batches = list(Data((X, Y), like=posterior.network.like))
+    found = [
+        known_of(with_knowledge(posterior, batches, held_out=False, limits=limits, progress=False))
+        for limits in (FamiliarLimits(), FamiliarLimits(variances=0))
+    ]
+    assert found[0].factor == found[1].factor and found[0].head_factor == found[1].head_factor
+    assert found[0].factor < 1.0
+
+
 def test_predictions_by_draws_have_no_scale_since_each_prior_would_make_them_anew() -> None:
     posterior = certain(lw.KFAC())
     drawn = replace(posterior, model=replace(posterior.model, limits=Limits(jacobian=1)))

@@ -61,9 +61,11 @@ def spectra(
         squares = squares.view(squares.shape[-2:])
         kind = torch.promote_types(squares.dtype, torch.float32)
         left, right = (side.basis_eigenvalues.flatten().to(squares.device, kind) for side in first.product.bases)
+        own = first.product.corrected
         for some in torch.arange(len(outputs), device=squares.device).split(max(1, NUMBERS // len(right))):
+            eigenvalues = left[some, None] * right if own is None else own[0, some].to(squares.device, kind)
             for total, block in zip(found, blocks, strict=True):
-                variance = 1.0 / (block.product.scale * left[some, None] * right + block.product.shift)
+                variance = 1.0 / (block.product.scale * eigenvalues + block.product.shift)
                 total.index_add_(1, outputs[some], (variance.to(squares) @ squares).mT)
     return found
 

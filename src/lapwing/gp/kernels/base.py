@@ -84,6 +84,14 @@ class Kernel(abc.ABC):
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """``k(x_i, x_i)``."""
 
+    def categorical(self, columns: int) -> set[int]:
+        """Which columns of the inputs only name categories, so that no scaling may touch them.
+
+        Args:
+            columns: How many the inputs have.
+        """
+        return set[int]().union(*(kernel.categorical(columns) for kernel in self._inner()))
+
     def without_derivative(self, drawn: bool) -> str | None:
         """What of the kernel has no derivative in the inputs; ``None`` where all of it has one.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float
@@ -42,10 +43,12 @@ class Columns(Kernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kind("kernel", self.kernel, (Kernel,), "Columns(Matern(1.0), active=(0, 2))")
-        active = tuple(self.active)
-        counted = all(isinstance(column, Integral) and column >= 0 for column in active)
+        given: Any = self.active
+        active: tuple[Any, ...] = tuple(given) if isinstance(given, Iterable) else ()
+        counted = all(isinstance(column, Integral) and int(column) >= 0 for column in active)
         if not active or not counted or len(set(active)) < len(active):
-            raise ConfigError("different columns, counted from 0", f"active={self.active!r:.40}", "active=(0, 2)")
+            hint = f"active=({given},)" if isinstance(given, Integral) else "active=(0, 2)"
+            raise ConfigError("different columns, counted from 0", f"active={given!r:.40}", hint)
         object.__setattr__(self, "active", tuple(map(int, active)))
 
     def between(self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"]) -> Entries:
@@ -55,6 +58,10 @@ class Columns(Kernel):
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """See ``Kernel``."""
         return self.kernel.diagonal(self._seen(x))
+
+    def categorical(self, columns: int) -> set[int]:
+        """See ``Kernel``: those of the kernel, as the inputs count them."""
+        return {self.active[column] for column in self.kernel.categorical(len(self.active))}
 
     def gradient(
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]

@@ -24,7 +24,8 @@ class Hamming(Kernel):
 
     It is the squared exponential kernel of columns of zeros and ones, one a category, with length-scales ``√ψ``. A
     category may have any number; one that the data do not have is as far from each of theirs as these are from each
-    other.
+    other. Whole numbers are told apart exactly, others as float32 has them, so that 0.1 in float32 and 0.1 in float64
+    are one category.
 
     Args:
         lengthscale: ψ, in columns that differ: one for all columns, or one a column. A long one says that its
@@ -42,11 +43,17 @@ class Hamming(Kernel):
         """See ``Kernel``."""
         check_dimensions(self, a, b)
         rates = self._rates(a)
-        return lambda i, j: torch.exp(-weighted_differences(a[i], b[j], rates))
+        ours = categories_of(a)
+        theirs = categories_of(b)
+        return lambda i, j: torch.exp(-weighted_differences(ours[i], theirs[j], rates))
 
     def diagonal(self, x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Ones."""
         return x.new_ones(x.shape[0])
+
+    def categorical(self, columns: int) -> set[int]:
+        """All of them."""
+        return set(range(columns))
 
     def gradient(
         self, a: Float[Tensor, "n p"], b: Float[Tensor, "m p"], weight: Float[Tensor, "n m"]
@@ -54,9 +61,11 @@ class Hamming(Kernel):
         """``Σ_ij W_ij k [x_j ≠ x'_j] / ψ_j`` for each column."""
         rates = self._rates(a)
         weighted = weight * self(a, b)
+        ours = categories_of(a)
+        theirs = categories_of(b)
         slopes = list[Tensor]()
         for column, rate in enumerate(rates):
-            differs = a[:, column, None] != b[:, column]
+            differs = ours[:, column, None] != theirs[:, column]
             slopes.append(rate * (weighted * differs).sum())
         found = wide(torch.stack(slopes)).cpu()
         return found if torch.as_tensor(self.lengthscale).numel() == len(found) else found.sum()[None]
@@ -103,11 +112,20 @@ def weighted_differences(
     return total
 
 
-def numbers_of(categories: Float[Tensor, "n p"]) -> Int[Tensor, "n p"]:
+def categories_of(x: Float[Tensor, "n p"]) -> Float[Tensor, "n p"]:
+    """The numbers by which categories are told apart: whole ones as they are, others rounded to float32.
+
+    Args:
+        x: Numbers of any dtype.
+    """
+    return torch.where(x == x.round(), x, x.to(torch.float32).to(x))
+
+
+def numbers_of(x: Float[Tensor, "n p"]) -> Int[Tensor, "n p"]:
     """Whole numbers from 0 to below ``PRIME`` that tell categories apart: their digits, folded.
 
     Args:
-        categories: Any numbers.
+        x: Numbers of any dtype.
     """
-    positive_zero = wide(categories.detach()) + 0.0
+    positive_zero = wide(categories_of(x.detach())) + 0.0
     return positive_zero.view(torch.int64) % PRIME

@@ -121,6 +121,10 @@ class Data:
         if self._counted is None:
             self._counted = seen
 
+    def __length_hint__(self) -> int:
+        """Batches, where the source knows how many."""
+        return length_hint(self._elements)
+
     @property
     def examples(self) -> int:
         """Examples there were in the first whole pass, which is made now if there was none."""
@@ -175,6 +179,32 @@ class Data:
             return [(take(x, piece), y[piece]) for piece in pieces]
         source = cast("Iterable[Any]", self.source)
         return list(source) if isinstance(source, Iterator) else source
+
+
+@final
+class Joined:
+    """The batches of several data one after the other, as a loader.
+
+    Args:
+        *parts: The data.
+
+    Example:
+        >>> import torch
+        >>> pair = torch.zeros(5, 2), torch.zeros(5)
+        >>> Data(Joined(Data(pair), Data(pair))).examples
+        10
+    """
+
+    def __init__(self, *parts: Data) -> None:
+        self.parts = parts
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
+        for part in self.parts:
+            for batch in part:
+                yield batch.inputs, batch.targets
+
+    def __length_hint__(self) -> int:
+        return sum(length_hint(part) for part in self.parts)
 
 
 def inputs_of(source: Source | Inputs, unpack: Unpack | None = None) -> Iterator[Inputs]:

@@ -403,17 +403,19 @@ def at_positions(uses: list[Tensor], axis: int) -> Tensor:
 def contracted(
     rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"], numbers: int = NUMBERS
 ) -> Float[Tensor, "m n k k"]:
-    """``R diag(v) Rᵀ`` of each block of rows R.
+    """``R diag(v) Rᵀ`` of each block of rows R: of few variances each by itself, of many from products of the rows.
 
     Args:
         rows: R.
-        variances: v, the same for all blocks or for each its own.
+        variances: v, not negative, the same for all blocks or for each its own.
         numbers: Products of rows made at a time.
 
     Example:
         >>> contracted(torch.ones(1, 2, 3), torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).tolist()
         [[[[3.0, 3.0], [3.0, 3.0]]], [[[1.0, 1.0], [1.0, 1.0]]]]
     """
+    if variances.shape[-2] < rows.shape[1]:
+        return contracted_one_by_one(rows, variances, numbers)
     n, k, d = rows.shape
     one, other = torch.triu_indices(k, k, device=rows.device)
     found = rows.new_zeros(n, len(one), variances.shape[-2])
@@ -430,6 +432,24 @@ def contracted(
     whole[:, one, other] = found
     whole[:, other, one] = found
     return whole.movedim(-1, 0)
+
+
+def contracted_one_by_one(
+    rows: Float[Tensor, "n k d"], variances: Float[Tensor, "*n m d"], numbers: int = NUMBERS
+) -> Float[Tensor, "m n k k"]:
+    """The same by roots ``R diag(√v)``, which take less where there are fewer variances than rows in a block."""
+    n, k, d = rows.shape
+    roots = variances.sqrt().movedim(-2, 0).unsqueeze(-2)  # [m, 1, d] or [m, n, 1, d]
+    together = max(1, numbers // max(1, k * d))
+    found: list[Tensor] = []
+    for root in roots:
+        blocks: list[Tensor] = []
+        for first in range(0, n, together):
+            some = slice(first, first + together)
+            scaled = rows[some] * (root if root.ndim == 2 else root[some])
+            blocks.append(scaled @ scaled.mT)
+        found.append(torch.cat(blocks) if blocks else rows.new_zeros(0, k, k))
+    return torch.stack(found)
 
 
 def row_products(

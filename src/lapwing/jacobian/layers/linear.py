@@ -252,9 +252,10 @@ class OuterProducts(LayerKind):
         """From explicit rows, which are never those of many examples."""
         _, k, p, o, _ = self.g.shape
         found: list[Tensor] = []
+        deviations = scale[0].sqrt()
         for piece in self._pieces(k * p * o * scale.shape[-1]):
             if len(scale) == 1:
-                root = piece.matrices.mul_(scale[0].sqrt()).flatten(2)
+                root = piece.matrices.mul_(deviations).flatten(2)
                 found.append((root @ root.mT)[None])
             else:
                 found.append(contracted(piece.matrices.flatten(2), scale.flatten(1)))
@@ -297,11 +298,8 @@ class OuterProducts(LayerKind):
     def covariances_under(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
         """See ``Factor``; of few positions from their products with each other, see ``ShiftedSpectra``."""
         k = self.g.shape[1]
-        g = self.g[:, :, 0]
-        inputs = self.columns[:, 0]
-        by_products = spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions)
-        if self.positions > 1 and by_products:
-            covariances, separate = spectra.covariances(g, inputs)
+        if spectra.cost(k, self.positions) < spectra.cost_by_weights(k, self.positions):
+            covariances, separate = spectra.covariances(self.g[:, :, 0], self.columns[:, 0])
             lost = cancelled(covariances, separate)
             if lost.any():
                 covariances[:, lost] = self.taken(lost)._under_weights(spectra)
@@ -309,9 +307,13 @@ class OuterProducts(LayerKind):
         return self._under_weights(spectra)
 
     def _under_weights(self, spectra: ShiftedSpectra) -> Float[Tensor, "m n k k"]:
-        """From the variances of the weights under each prior, some at a time."""
+        """From the variances of the weights under each prior, some at a time; of many priors from what they share."""
         g = self.g[:, :, 0]
         inputs = self.columns[:, 0]
+        k = g.shape[1]
+        if self.positions > 1 and spectra.by_segments(k):
+            pieces = self._pieces(k * len(spectra.left) * len(spectra.right))
+            return torch.cat([spectra.contracted(piece.matrices[:, :, 0]) for piece in pieces], 1)
         found = list[Tensor]()
         for place, variances in spectra.pieces():
             if self.positions > 1:
@@ -379,9 +381,10 @@ def pairs_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
 
 
 def rows_cost(variances: int, k: int, o: int, i: int, t: int) -> int:
-    """The same by explicit rows, which are made, and multiplied with each other."""
-    products = k * k if variances == 1 else variances * k * (k + 1)
-    return o * i * (k * t + products + STREAMED * k)
+    """The same by explicit rows, which are made, and multiplied with each other; see ``contracted``."""
+    if variances == 1 or variances < k:
+        return o * i * (k * t + variances * (k * k + STREAMED * k))
+    return o * i * (k * t + variances * k * (k + 1) + STREAMED * k)
 
 
 @final

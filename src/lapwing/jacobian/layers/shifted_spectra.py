@@ -6,6 +6,7 @@ With a Kronecker product ``G ⊗ A`` for its curvature a layer has, in the eigen
 
 for gradients g and inputs a at positions t. Eigenvalues are replaced by pairs of nodes about them, so that the two sums
 in brackets are made once for each pair of nodes, whatever the number of priors δ, and no matrix of weights is written.
+Where positions are many it is, and the weights are put together by the product ``λ μ`` of their eigenvalues.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ VARIANCES = 2**27
 
 GRAMS = 2**25
 """Bytes that products of gradients between positions may take at a time (32 MiB)."""
+
+SEGMENT = 128
+"""Weights of nearly the same variance whose rows are multiplied at a time, at most."""
+
+MANY = 2**15
+"""Weights from which these are put together: of fewer their variances are made."""
 
 
 class Nodes(NamedTuple):
@@ -66,6 +73,27 @@ class Nodes(NamedTuple):
             if node + 1 < len(self.values):
                 found[node + 1] += (part * (1.0 - below[start:stop])) @ part.mT
         return found
+
+
+class Segments(NamedTuple):
+    """Weights in the order of their eigenvalues, each between the least and the largest of its segment.
+
+    Args:
+        order: Places of the weights of each segment; what is beyond the last of them has no part.
+        parts: Part of each at the least of its segment, and at the largest.
+        values: The least and the largest.
+    """
+
+    order: Int[Tensor, "s w"]
+    parts: Float[Tensor, "s 2 w"]
+    values: Float[Tensor, "s 2"]
+
+    def grams(self, rows: Float[Tensor, "k d"]) -> Float[Tensor, "s 2 k k"]:
+        """``R diag(parts) Rᵀ`` of each segment."""
+        chosen = rows.index_select(1, self.order.flatten().to(rows.device)).view(len(rows), *self.order.shape)
+        columns = chosen.transpose(0, 1).contiguous()
+        weighed = [(columns * part[:, None]) @ columns.mT for part in self.parts.to(rows).unbind(1)]
+        return torch.stack(weighed, 1)
 
 
 @final
@@ -123,6 +151,27 @@ class ShiftedSpectra:
         """Nodes about μ."""
         return nodes(self.right, ZERO * self._weakest / max(float(self.left.max()), 1e-300))
 
+    @cached_property
+    def segments(self) -> Segments:
+        """The weights by the products ``λ μ``, from which alone their variances follow."""
+        return segments((self.left[:, None] * self.right).flatten(), ZERO * self._weakest)
+
+    def contracted(self, rows: Float[Tensor, "n k v w"]) -> Float[Tensor, "m n k k"]:
+        """``R (s G ⊗ A + δ)⁻¹ Rᵀ`` of each block of rows, for each precision.
+
+        Args:
+            rows: R.
+
+        Cost:
+            ``2 k² v w`` multiplications a block, whatever the number of precisions.
+        """
+        own = self.segments
+        shifted = self.scales[:, None, None] * own.values + self.shifts[:, None, None]
+        inverse = (1.0 / shifted).to(rows).flatten(1)
+        k = rows.shape[1]
+        found = [inverse @ own.grams(block.flatten(1)).view(-1, k * k) for block in rows]
+        return torch.stack(found, 1).unflatten(2, (k, k))
+
     @property
     def _weakest(self) -> float:
         return float((self.shifts / self.scales).min())
@@ -135,9 +184,17 @@ class ShiftedSpectra:
         return moments + pairs * side**2
 
     def cost_by_weights(self, cotangents: int, positions: int) -> int:
-        """Multiplications of the same from the matrix of weights."""
-        products = cotangents * (cotangents + 1) // 2 * (1 + len(self.shifts))
+        """Multiplications of the same from the matrix of weights; at one position from their variances alone."""
+        priors = len(self.shifts)
+        pairs = cotangents * (cotangents + 1) // 2
+        if positions == 1:
+            return len(self.left) * priors * (len(self.right) + pairs)
+        products = 2 * cotangents**2 if self.by_segments(cotangents) else pairs * (1 + priors)
         return len(self.left) * len(self.right) * (cotangents * positions + products)
+
+    def by_segments(self, cotangents: int) -> bool:
+        """Whether ``contracted`` takes less than the variances of the weights: of many, under many priors."""
+        return len(self.left) * len(self.right) >= MANY and len(self.shifts) >= cotangents
 
     def covariances(
         self, g: Float[Tensor, "n k v t"], a: Float[Tensor, "n w t"], budget: int = GRAMS
@@ -217,3 +274,44 @@ def nodes(values: Float[Tensor, " v"], none: float, spacing: float = SPACING) ->
     firsts = torch.searchsorted(below, torch.arange(max(1, steps), device=below.device)) + zeros
     starts = ([0] if zeros else []) + firsts.tolist() + [len(ordered)]
     return Nodes(torch.cat([zero, grid]), order, starts, lower)
+
+
+def segments(values: Float[Tensor, " d"], none: float, spacing: float = SPACING / 2, width: int = SEGMENT) -> Segments:
+    """Eigenvalues in segments of nearly the same; the error is that of ``nodes`` with half of the spacing.
+
+    Args:
+        values: The eigenvalues.
+        none: Those up to this one count as 0.
+        spacing: Logarithms between the least and the largest of a segment, at most.
+        width: Eigenvalues of a segment, at most.
+
+    Example:
+        >>> found = segments(torch.tensor([4.0, 1.0, 2.0]).double(), 0.0, math.log(4.1), 4)
+        >>> found.values.tolist(), found.order[0, :3].tolist(), [round(part, 3) for part in found.parts[0, 0].tolist()]
+        ([[1.0, 4.0]], [1, 2, 0], [1.0, 0.333, 0.0, 0.0])
+    """
+    ordered, order = values.sort()
+    zeros = int((ordered <= none).sum())
+    counted = ordered[zeros:]
+    cell = torch.full_like(order, -1)
+    if len(counted):
+        cell[zeros:] = ((counted / counted[0]).log() / spacing).floor().long()
+    _, sizes = cell.unique_consecutive(return_counts=True)
+    ends = sizes.cumsum(0)
+    pieces = (sizes + width - 1) // width
+    of_cell = torch.arange(len(sizes), device=values.device).repeat_interleave(pieces)
+    number = torch.arange(len(of_cell), device=values.device) - (pieces.cumsum(0) - pieces)[of_cell]
+    starts = (ends - sizes)[of_cell] + width * number
+    stops = torch.minimum(starts + width, ends[of_cell])
+    places = starts[:, None] + torch.arange(width, device=values.device)
+    there = places < stops[:, None]
+    places = places.clamp(max=len(values) - 1)
+    extremes = torch.stack([ordered[starts], ordered[stops - 1]], 1)
+    extremes[cell[starts] < 0] = 0.0
+    of_lower = 1.0 / extremes[:, :1]
+    of_upper = 1.0 / extremes[:, 1:]
+    lower = (1.0 / ordered[places] - of_upper) / (of_lower - of_upper)
+    lower[extremes[:, 0] == extremes[:, 1]] = 1.0
+    lower = lower.clamp(0.0, 1.0)
+    parts = torch.stack([lower, 1.0 - lower], 1) * there[:, None]
+    return Segments(order[places], parts, extremes)

@@ -2,6 +2,7 @@
 
 from lapwing.linalg.operators.base import FunctionOperator, Operator, Structured
 from lapwing.linalg.operators.block_diagonal import BlockDiagonal
+from lapwing.linalg.operators.chain import KroneckerChain
 from lapwing.linalg.operators.dense import Dense
 from lapwing.linalg.operators.diagonal import Diagonal
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
@@ -15,6 +16,7 @@ __all__ = [
     "Eigenbasis",
     "FunctionOperator",
     "Kronecker",
+    "KroneckerChain",
     "LowRank",
     "Operator",
     "Structured",

@@ -246,6 +246,37 @@ class Structured(Operator):
             )
         return self._plus_diagonal(entries)
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """Whether ``shifted`` and ``plus_diagonal`` are sums with the whole matrix, and not with parts of it."""
+        return True
+
+    def damped_by_factors(self) -> Structured:
+        """The operator whose shifts are shared out among its factors; here itself, which has none."""
+        return self
+
+    def plus(self, other: Structured) -> Structured:
+        """The sum ``A + B`` in the structure of A: exact, but of Kronecker products, which says how near.
+
+        Args:
+            other: B, in the same structure.
+
+        Raises:
+            UnsupportedError: If the sum has not that structure.
+        """
+        raise UnsupportedError(f"a sum of {self!r} with its like", f"{other!r}", "the same structure for both")
+
+    def pooled(self, other: Structured) -> Structured:
+        """The curvature of the data of both, A that of some and B that of others: the sum, but of Kronecker products.
+
+        Args:
+            other: B, in the same structure.
+
+        Raises:
+            UnsupportedError: If the sum has not that structure.
+        """
+        return self.plus(other)
+
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """Refuse as ``plus_diagonal`` does, at no cost."""
         self.plus_diagonal(entries)

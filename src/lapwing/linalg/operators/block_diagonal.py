@@ -133,6 +133,34 @@ class BlockDiagonal(Structured):
         """See ``Structured.raised``."""
         return self._with(block.raised(epsilon) for block in self.blocks)
 
+    def plus(self, other: Structured) -> Structured:
+        """See ``Structured.plus``; block by block, where both have the same."""
+        if not isinstance(other, BlockDiagonal) or not self.same_places(other):
+            return super().plus(other)
+        return self._with(own.plus(theirs) for own, theirs in zip(self.blocks, other.blocks, strict=True))
+
+    @property
+    def shifts_exactly(self) -> bool:
+        """See ``Structured.shifts_exactly``; where all blocks do."""
+        return all(block.shifts_exactly for block in self.blocks)
+
+    def damped_by_factors(self) -> BlockDiagonal:
+        """See ``Structured.damped_by_factors``; block by block."""
+        return self._with(block.damped_by_factors() for block in self.blocks)
+
+    def pooled(self, other: Structured) -> Structured:
+        """See ``Structured.pooled``; block by block, where both have the same."""
+        if not isinstance(other, BlockDiagonal) or not self.same_places(other):
+            return super().pooled(other)
+        return self._with(own.pooled(theirs) for own, theirs in zip(self.blocks, other.blocks, strict=True))
+
+    def same_places(self, other: BlockDiagonal) -> bool:
+        """Whether another matrix has blocks of the same coordinates, in the same order."""
+        if self._sizes != other._sizes or (self.index is None) != (other.index is None):
+            return False
+        pairs = zip(self.index or (), other.index or (), strict=True)
+        return all(torch.equal(own, theirs.to(own.device)) for own, theirs in pairs)
+
     @property
     def indexed_blocks(self) -> tuple[tuple[Structured, Int[Tensor, " b"]], ...]:
         """See ``Structured.indexed_blocks``."""

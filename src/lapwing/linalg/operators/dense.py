@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import NumericalError
+from lapwing.ground.errors import NumericalError, ShapeError
 from lapwing.ground.precision import wide
 from lapwing.ground.probes import gaussian
-from lapwing.linalg.checks import symmetric
+from lapwing.linalg.checks import is_symmetric, symmetric
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linalg.operators.base import Operator, Structured, check_operator_tensor, common_value
 from lapwing.linalg.operators.eigenbasis import Eigenbasis, SharedEigenbasis, semidefinite
@@ -197,6 +197,16 @@ class Dense(Structured):
     def check_plus_diagonal(self, entries: Float[Tensor, " d"]) -> None:
         """See ``Structured.check_plus_diagonal``; any sum is exact."""
 
+    def plus(self, other: Structured) -> Dense:
+        """See ``Structured.plus``; of any other matrix, written out.
+
+        Raises:
+            ShapeError: If that is of another size.
+        """
+        if other.shape != self.shape:
+            raise ShapeError(f"{self.shape[0]} rows", f"{other!r}", "a curvature of the same weights")
+        return Dense(self._dense() + other.dense().to(self.matrix), epsilon=self.epsilon)
+
     @property
     def _like(self) -> Tensor:
         return self.matrix
@@ -217,7 +227,10 @@ class Dense(Structured):
 
     @cached_property
     def _cholesky(self) -> Float[Tensor, "d d"] | None:
-        matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
+        if is_symmetric(self.matrix):
+            matrix = self.matrix * self.scale
+        else:
+            matrix = symmetric(self.matrix, epsilon=self.epsilon).mul_(self.scale)
         matrix.diagonal().add_(self.shift)
         return cholesky_or_none(matrix)
 

@@ -67,6 +67,12 @@ class Diagonal(Structured):
         """See ``Structured.in_units``."""
         return Diagonal(wide(self.values) / wide(relative))
 
+    def plus(self, other: Structured) -> Structured:
+        """See ``Structured.plus``."""
+        if not isinstance(other, Diagonal):
+            return super().plus(other)
+        return Diagonal(self.values + other.values.to(self.values))
+
     @property
     def _like(self) -> Tensor:
         return self.values

@@ -83,6 +83,11 @@ class Eigenbasis:
         return (self.vectors.square() * (self.values - self.rest)[..., None, :]).sum(-1) + self.rest
 
     @property
+    def written_vectors(self) -> Float[Tensor, "..."]:
+        """Q, as a matrix for a diagonal matrix too."""
+        return self.vectors.diag() if self.vectors.ndim == 1 else self.vectors
+
+    @property
     def completed(self) -> Eigenbasis:
         """The same matrix with a pair for every direction."""
         others = torch.linalg.qr(self.vectors, mode="complete").Q[..., self.values.shape[-1] :]

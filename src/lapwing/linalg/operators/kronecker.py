@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.ground.precision import wide
 from lapwing.linalg.operators.base import Structured, check_operator_tensor, common_value
-from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose
+from lapwing.linalg.operators.eigenbasis import Eigenbasis, decompose, decompose_nonzero
 from lapwing.linalg.operators.inverse_forms import KroneckerForm
 
 Columns: TypeAlias = Callable[[Tensor], Tensor]
@@ -43,6 +44,11 @@ class Kronecker(Structured):
         right: Positive semi-definite ``R``: ``[i, i]``, ``[p, i, i]``, ``[i]`` for a diagonal, or decomposed.
         scale: Factor of the product.
         shift: Added to the diagonal, such as a prior precision.
+        corrected: Eigenvalues in place of the products ``λ_L λ_R``, where the matrix is known to be diagonal in the
+            eigenbasis of both factors but is no product of them; before scale and shift. The factors are then taken for
+            their eigenvectors alone, of which they must have all.
+        factored: Whether a shift s is shared out among the factors, ``(scale * L + π √s) ⊗ (R + √s / π)`` with
+            ``π² = scale tr(L) / o : tr(R) / i`` (Martens & Grosse 2015, section 6.3): larger than what was asked for.
         copy_of: The operator of which this one is a scaled and shifted copy: it has the decompositions.
 
     Example:
@@ -58,6 +64,8 @@ class Kronecker(Structured):
     right: Tensor | Eigenbasis
     scale: float | Tensor = 1.0
     shift: float | Tensor = 0.0
+    corrected: Tensor | None = None
+    factored: bool = False
     copy_of: Kronecker | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -75,6 +83,10 @@ class Kronecker(Structured):
                 f"{self.left.dtype} {list(self.left.shape)} and {self.right.dtype} {list(self.right.shape)}",
                 "a factor without the leading axis to share it among the blocks",
             )
+        if self.corrected is not None and self.corrected.shape != self.array_shape:
+            raise ShapeError(
+                f"corrected eigenvalues {list(self.array_shape)}", f"{list(self.corrected.shape)}", "one for each pair"
+            )
 
     @property
     def array_shape(self) -> tuple[int, int, int]:
@@ -91,6 +103,8 @@ class Kronecker(Structured):
     @property
     def spectrum(self) -> Float[Tensor, "p o i"]:
         """Eigenvalues ``scale * λ_L λ_R + shift``, float64, arranged as the array the operator acts on."""
+        if self.corrected is not None:
+            return self._eigenvalue_arrays
         left, right = self.bases
         return self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
 
@@ -101,9 +115,16 @@ class Kronecker(Structured):
 
     @property
     def _eigenvalue_arrays(self) -> Float[Tensor, "p v w"]:
-        left, right = self.bases
-        values = self._eigenvalue(left.basis_eigenvalues, right.basis_eigenvalues)
+        values = self.scale * self.unscaled_eigenvalues + self.shift
         return values.expand(self.array_shape[0], -1, -1)
+
+    @property
+    def unscaled_eigenvalues(self) -> Float[Tensor, "*p v w"]:
+        """``λ_L λ_R`` of each pair of eigenvectors, or what is in their place; float64, before scale and shift."""
+        if self.corrected is not None:
+            return wide(self.corrected)
+        left, right = self.bases
+        return left.basis_eigenvalues[..., :, None] * right.basis_eigenvalues[..., None, :]
 
     def _eigenvalue(self, left: Float[Tensor, "... v"], right: Float[Tensor, "... w"]) -> Float[Tensor, "... v w"]:
         return self.scale * left[..., :, None] * right[..., None, :] + self.shift
@@ -118,6 +139,8 @@ class Kronecker(Structured):
     @property
     def rounding_scale(self) -> float:
         """See ``Structured.rounding_scale``: the largest eigenvalue, from those of both factors."""
+        if self.corrected is not None:
+            return float(self.scale * self.corrected.amax())
         largest = float(self.scale)
         for side in self.bases:
             largest *= float(side.spectrum.amax()) if side.spectrum.numel() else 0.0
@@ -130,20 +153,86 @@ class Kronecker(Structured):
         return self.shape[0] * max(1, sides)
 
     def raised(self, epsilon: float) -> Kronecker:
-        """See ``Structured.raised``; by that of either factor."""
+        """See ``Structured.raised``; by that of either factor, or of eigenvalues of their own."""
+        if self.corrected is not None:
+            more = ROUNDING * epsilon * float(self.corrected.amax())
+            return replace(self, corrected=self.corrected + more, copy_of=None)
         left, right = self.bases
         return replace(self, left=_raised(left, epsilon), right=_raised(right, epsilon), copy_of=None)
 
     def inverse_form(self) -> KroneckerForm:
         """See ``Structured.inverse_form``; in the eigenbasis of both factors."""
-        left, right = (basis.completed if basis.others else basis for basis in self.bases)
-        variances = 1 / self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
+        left, right = self.complete_bases
+        variances = 1 / self._complete_eigenvalues
         own = None if left.vectors.ndim == 1 else wide(left.vectors)
         other = None if right.vectors.ndim == 1 else wide(right.vectors)
         return KroneckerForm(own, other, variances)
 
+    @property
+    def complete_bases(self) -> tuple[Eigenbasis, Eigenbasis]:
+        """The decompositions, each with a pair for every direction."""
+        left, right = self.bases
+        return left.completed if left.others else left, right.completed if right.others else right
+
+    @property
+    def _complete_eigenvalues(self) -> Float[Tensor, "p o i"]:
+        """The eigenvalue of each pair of ``complete_bases``."""
+        if self.corrected is not None:
+            return self.spectrum
+        left, right = self.complete_bases
+        return self._eigenvalue(left.spectrum, right.spectrum).expand(self.array_shape)
+
+    def plus(self, other: Structured) -> Structured:
+        """See ``Structured.plus``; the sum is diagonal in no eigenbasis of this form: its diagonal in one is kept.
+
+            A + B ≈ (Q ⊗ P) diag(dᴬ + dᴮ) (Q ⊗ P)ᵀ,    d_ab = (q_a ⊗ p_b)ᵀ A (q_a ⊗ p_b)
+
+        for the eigenvectors Q and P of the sums of the partial traces of A and B. No other diagonal in that basis is
+        nearer to the sum, by the norm of Frobenius (George et al. 2018, section 3), and its trace is kept.
+        """
+        if not isinstance(other, Kronecker) or other.array_shape != self.array_shape:
+            return super().plus(other)
+        left = _common_basis(self._left_trace, other._left_trace)
+        right = _common_basis(self._right_trace, other._right_trace)
+        corrected = self._diagonal_in(left, right) + other._diagonal_in(left, right)
+        return Kronecker(left, right, corrected=corrected)
+
+    def pooled(self, other: Structured) -> Structured:
+        """See ``Structured.pooled``: factors are added up, where the scale is one over the inputs a of each.
+
+            (Σ g gᵀ + Σ' g gᵀ) ⊗ (Σ a aᵀ + Σ' a aᵀ) / (n + n')
+
+        which is what all data together give; of corrected eigenvalues the sum, see ``plus``.
+        """
+        if not isinstance(other, Kronecker) or self.corrected is not None or other.corrected is not None:
+            return self.plus(other)
+        count = 1 / self.scale + 1 / other.scale
+        sides = zip(self.bases, other.bases, strict=True)
+        left, right = (_factor_sum(own, theirs) for own, theirs in sides)
+        return Kronecker(left, right, 1 / count, factored=self.factored)
+
+    @property
+    def _left_trace(self) -> Float[Tensor, "..."]:
+        """``Σ_b (I ⊗ e_b)ᵀ A (I ⊗ e_b)``, its entries where the left eigenvectors are those of a diagonal."""
+        return _recomposed(self.complete_bases[0], self._complete_eigenvalues.sum(2))
+
+    @property
+    def _right_trace(self) -> Float[Tensor, "..."]:
+        """The same of the other side."""
+        return _recomposed(self.complete_bases[1], self._complete_eigenvalues.sum(1))
+
+    def _diagonal_in(self, left: Eigenbasis, right: Eigenbasis) -> Float[Tensor, "p o i"]:
+        """The diagonal in the eigenvectors of two other factors."""
+        own_left, own_right = self.complete_bases
+        by_left = _in_other_basis(left, own_left, self._complete_eigenvalues)
+        return _in_other_basis(right, own_right, by_left.mT).mT
+
     def diagonal(self) -> Float[Tensor, " d"]:
         """``scale * diag L ⊗ diag R + shift``."""
+        if self.corrected is not None:
+            _, o, i = self.array_shape
+            entries = self._diagonal_in(decompose(self._like.new_ones(o)), decompose(self._like.new_ones(i)))
+            return entries.reshape(-1).to(self._like)
         entries = self._eigenvalue(_diagonal(self.left), _diagonal(self.right))
         return entries.expand(self.array_shape).reshape(-1)
 
@@ -156,6 +245,8 @@ class Kronecker(Structured):
         return self.left.values if isinstance(self.left, Eigenbasis) else self.left
 
     def _matmat(self, block: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+        if self.corrected is not None:
+            return self._from_basis(self.basis_eigenvalues.to(block)[:, None] * self._to_basis(block))
         product = _contract(_times(self.left), _times(self.right), block.unflatten(0, self.array_shape))
         return self.scale * product.reshape(block.shape) + self.shift * block
 
@@ -168,8 +259,31 @@ class Kronecker(Structured):
         left, right = self.bases
         return _contract(left.into, right.into, block.unflatten(0, self.array_shape)).flatten(0, 2)
 
+    @property
+    def shifts_exactly(self) -> bool:
+        """See ``Structured.shifts_exactly``; not where shifts are shared out among the factors."""
+        return not self.factored
+
+    def damped_by_factors(self) -> Kronecker:
+        """See ``Structured.damped_by_factors``."""
+        return replace(self, factored=True)
+
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        if self.factored and not (isinstance(s, float) and s == 0.0):
+            return self._with_shared_shift(c, s)
         return replace(self, scale=c * self.scale, shift=c * self.shift + s, copy_of=self.copy_of or self)
+
+    def _with_shared_shift(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        """``(c scale L + π √s) ⊗ (R + √s / π)``, in the eigenbasis of both factors."""
+        left, right = self.complete_bases
+        scaled = c * self.scale * left.spectrum
+        ratio = scaled.mean(-1, keepdim=True) / right.spectrum.mean(-1, keepdim=True)
+        balance = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).sqrt()
+        root = torch.as_tensor(s, dtype=scaled.dtype, device=scaled.device).sqrt()
+        by_left = scaled + balance * root
+        by_right = right.spectrum + root / balance
+        eigenvalues = (by_left[..., :, None] * by_right[..., None, :]).expand(self.array_shape)
+        return Kronecker(left, right, corrected=eigenvalues)
 
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Kronecker:
         shift = common_value(entries)
@@ -186,6 +300,38 @@ def _contract(left: Columns, right: Columns, arrays: Float[Tensor, "p o i k"]) -
     """``(left ⊗ right)`` times each column, as one matrix product a factor."""
     half = left(arrays.flatten(2)).unflatten(2, arrays.shape[2:]).transpose(1, 2)
     return right(half.flatten(2)).unflatten(2, half.shape[2:]).transpose(1, 2)
+
+
+def _recomposed(basis: Eigenbasis, values: Float[Tensor, "p m"]) -> Float[Tensor, "..."]:
+    """``Q diag(values) Qᵀ``, with the leading axis that Q has; entries alone where Q is the identity."""
+    if basis.vectors.ndim == 1:
+        return values.sum(0)
+    vectors = wide(basis.vectors)
+    matrices = (vectors * values[:, None, :]) @ vectors.mT
+    return matrices if vectors.ndim == 3 else matrices.sum(0)
+
+
+def _common_basis(own: Float[Tensor, "..."], other: Float[Tensor, "..."]) -> Eigenbasis:
+    """The eigenbasis of the sum of two partial traces, each a matrix, or entries where it is diagonal."""
+    if own.ndim == other.ndim:
+        return decompose(own + other)
+    written = [side.diag() if side.ndim == 1 else side for side in (own, other)]
+    return decompose(written[0] + written[1])
+
+
+def _in_other_basis(basis: Eigenbasis, own: Eigenbasis, values: Float[Tensor, "p m k"]) -> Float[Tensor, "p m k"]:
+    """``Σ_b (q_aᵀ u_b)² v_b`` for the eigenvectors q of a basis and u of the one that the values v belong to."""
+    if basis.vectors.ndim == own.vectors.ndim == 1:
+        return values
+    turned = own.vectors if basis.vectors.ndim == 1 else basis.into(wide(own.written_vectors))
+    return wide(turned).square() @ values
+
+
+def _factor_sum(own: Eigenbasis, other: Eigenbasis) -> Tensor | Eigenbasis:
+    """The sum of two factors."""
+    if own.vectors.ndim == other.vectors.ndim == 1:
+        return own.values + other.values
+    return decompose_nonzero(own.matrix + other.matrix)
 
 
 def _decomposed(factor: Tensor | Eigenbasis) -> Eigenbasis:

@@ -132,6 +132,15 @@ class LowRank(Structured):
             return None
         return LowRank(wide(relative).rsqrt()[:, None] * wide(self.factor))
 
+    def plus(self, other: Structured) -> Structured:
+        """See ``Structured.plus``; its rank is the sum of both, or d where that is less."""
+        if not isinstance(other, LowRank) or self.base is not None or other.base is not None:
+            return super().plus(other)
+        factor = torch.cat([self.factor, other.factor.to(self.factor)], 1)
+        if factor.shape[1] > factor.shape[0]:
+            factor = torch.linalg.qr(factor.mT).R.mT
+        return LowRank(factor)
+
     @property
     def _like(self) -> Tensor:
         return self.factor

@@ -140,6 +140,7 @@ class HessianFree:
         self, model: nn.Module, data: Source, *, output: Output = None, unpack: Unpack | None = None
     ) -> Responder:
         """How responses are found, the data looked at; arguments as in ``fit``."""
+        self.prior.check_centred("responses of a network")
         module, read = opened(model, data, "fit(model, data, points)", unpack=unpack)
         check_same_fit(read, self, module)
         task = Laplace(self.likelihood, prior=self.prior, weights=self.weights).task(module, read, output=output)

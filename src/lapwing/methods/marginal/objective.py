@@ -136,6 +136,7 @@ class MarginalLikelihood:
         self._survey: Survey | None = None
         check_trainable(self._module)
         network = Network.of(self._module, self.output)
+        prior.check_centred("training by the evidence")
         prior.check_names([name for name, _ in self._module.named_parameters()])
         self._hyper = LearnedHyperparameters(prior, likelihood, network.uncertain, network.like, noise=noise)
         for value in self._hyper.parameters():

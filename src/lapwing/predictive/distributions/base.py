@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from jaxtyping import Float, Shaped
@@ -44,6 +44,12 @@ class Predictive(Shown, abc.ABC):
         strangeness: A score by which a predictor tells inputs from elsewhere, larger for them, ``[n, *event]``;
             ``None`` for one that has none beside its uncertainty.
     """
+
+    epistemic_unit: ClassVar[str] = "unit of the targets"
+    """Of ``epistemic``."""
+
+    uncertainty_unit: ClassVar[str] = "unit of the targets"
+    """Of ``uncertainty``."""
 
     knowledge: Knowledge | None = field(default=None, kw_only=True)
     strangeness: Float[Tensor, "*batch"] | None = field(default=None, kw_only=True)
@@ -133,6 +139,11 @@ class Predictive(Shown, abc.ABC):
     @abc.abstractmethod
     def scores_of(cls, terms: Mapping[str, Tensor]) -> Scores:
         """The scores of all targets behind some terms, by their names in ``lapwing.metrics``."""
+
+    @classmethod
+    def losses_of(cls, terms: Mapping[str, Tensor]) -> Float[Tensor, " m"]:
+        """Negative log predictive density of each target behind some terms, nats; the ``nll`` is their mean."""
+        return -wide(terms["log_prob"])
 
     @final
     def scores(self, targets: Shaped[Tensor, "*target"], *, generator: torch.Generator | None = None) -> Scores:

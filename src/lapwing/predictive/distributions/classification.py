@@ -50,6 +50,9 @@ class Classification(ProbabilitiesOfLogits):
         coverage_5    1.0000  share of examples that can be kept, the surest first, at 5 % errors, higher is better
     """
 
+    epistemic_unit = "nats"
+    uncertainty_unit = "1 − confidence"
+
     @property
     def labels(self) -> Int[Tensor, "*batch"]:
         """Most probable class, ``[n, *event]``."""
@@ -153,6 +156,16 @@ class Classification(ProbabilitiesOfLogits):
                 "coverage_5": rejection.coverage_at(0.05),
             }
         )
+
+    @classmethod
+    def losses_of(cls, terms: Mapping[str, Tensor]) -> Float[Tensor, " m"]:
+        """See ``Predictive.losses_of``.
+
+        Example:
+            >>> Classification.losses_of({"probs": torch.tensor([[0.5, 0.5]]), "targets": torch.tensor([1])})
+            tensor([0.6931], dtype=torch.float64)
+        """
+        return metrics.losses(terms["probs"], terms["targets"])
 
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "k *batch c"]:
         """Probabilities softmax(f) of drawn logits f, ``[k, n, *event, c]``: answers that might have been.

@@ -34,6 +34,8 @@ class CountsOfRates(Predictive, abc.ABC):
         rates: What is known of the rates e^f; of outputs too many for a covariance a position, of each rate by itself.
     """
 
+    epistemic_unit = "log rates"
+
     log_rates: Outputs
     rates: Outputs
 

@@ -38,6 +38,9 @@ class MultiLabel(ProbabilitiesOfLogits):
         tensor([[0, 1]])
     """
 
+    epistemic_unit = "nats"
+    uncertainty_unit = "nats"
+
     @property
     def labels(self) -> Int[Tensor, "*batch c"]:
         """1 where yes is more probable than no, else 0, ``[n, *event, c]``."""

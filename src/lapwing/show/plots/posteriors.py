@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from lapwing.evaluation.diagnosis import Diagnosis
+from lapwing.ground.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, panels
 from lapwing.ground.errors import ConfigError, DataError, check_kind
 from lapwing.ground.precision import wide
-from lapwing.show.plots.canvas import BLUE, GREY, INK, LINES, ORANGE, SKY, axes, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lapwing.ground.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent_label
 from lapwing.ground.errors import check_fraction
 from lapwing.metrics import ece_floor, reliability
 from lapwing.metrics.elements import check_all_positive, scalars
-from lapwing.show.plots.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

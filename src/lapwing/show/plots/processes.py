@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lapwing.gp import GPPosterior
 from lapwing.gp.diagnosis import SpectralBasis
+from lapwing.ground.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.ground.errors import ShapeError, check_count, check_kind
 from lapwing.metrics import gaussian_wasserstein
 from lapwing.predictive import Moments
-from lapwing.show.plots.canvas import GREY, INK, ORANGE, colour, panels
 from lapwing.show.plots.predictions import plot_band
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, final
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,16 +20,19 @@ from lapwing.comparison import Column, Comparison, Row
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import gathered, strangeness
-from lapwing.ground.data.inputs import Inputs, take
-from lapwing.ground.data.sources import Batch, Source, Unpack
+from lapwing.ground.canvas import INK, LINES, axes, panels
+from lapwing.ground.data.inputs import Inputs, place, take, tensors
+from lapwing.ground.data.sources import Batch, Data, Source, Unpack
 from lapwing.ground.errors import LapwingError, check_count, check_kind
 from lapwing.ground.files.atomic import replacing
+from lapwing.ground.labels import IGNORED
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
+from lapwing.ground.results import Estimate
 from lapwing.metrics import rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Predictive
-from lapwing.show.plots.canvas import INK, LINES, axes, panels
+from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.show.plots.posteriors import plot_evidence
 from lapwing.show.plots.predictions import plot_coverage, plot_reliability
 from lapwing.show.report.page import render
@@ -37,14 +43,6 @@ DRAWS = 64
 SIDE = 4
 """Thumbnails in a row."""
 
-KNOWN = (
-    Column(
-        "strangeness", "how unknown", "neither", ".3f", "epistemic uncertainty, or uncertainty without a tuned scale"
-    ),
-    Column("predicted", "predicted", "neither", ".4g", "class of largest probability, or mean of the first output"),
-    Column("target", "target", "neither", ".4g", "label, or the first target"),
-)
-
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -54,7 +52,7 @@ class Example:
     Args:
         place: Which of the data it is, counted from 0 in the order in which they were read.
         inputs: The input, an axis of one example before it, on the CPU.
-        strangeness: How unknown it is, in the unit of ``epistemic``: nats for classes.
+        strangeness: How unknown it is, in the unit that ``Health.unknown`` names.
         predicted: Class of largest probability, or the mean of the first output.
         target: Its label, or its first target.
     """
@@ -88,6 +86,7 @@ class Health:
         before: Terms of the network's scores, see ``Predictive.score_terms``.
         after: Those of the posterior's.
         trace: Its steps of tuning.
+        unknown: By what inputs are little known, with its unit.
     """
 
     comparison: Comparison
@@ -97,6 +96,7 @@ class Health:
     before: dict[str, Tensor] = field(repr=False)
     after: dict[str, Tensor] = field(repr=False)
     trace: tuple[Any, ...] = field(repr=False)
+    unknown: str = "epistemic uncertainty"
 
     def __str__(self) -> str:
         parts = [self.comparison.table(), "", *self.facts]
@@ -115,7 +115,15 @@ class Health:
             )
             for each in self.least_known
         ]
-        return Comparison(tuple(rows), KNOWN)
+        means = "epistemic uncertainty, or uncertainty without a tuned scale"
+        columns = (
+            Column("strangeness", self.unknown, "neither", ".3f", means, spread=False),
+            Column(
+                "predicted", "predicted", "neither", ".4g", "most probable class, or mean of an output", spread=False
+            ),
+            Column("target", "target", "neither", ".4g", "label, or the first target", spread=False),
+        )
+        return Comparison(tuple(rows), columns)
 
     def write(self, path: str | PathLike[str]) -> Path:
         """Write one self-contained page: the tables, calibration, risk, thumbnails, and the trace of tuning.
@@ -209,20 +217,24 @@ class LeastKnown:
         self.keep = keep
         self.seen = 0
         self.examples: list[Example] = []
+        self.unknown = "epistemic uncertainty"
 
     def __call__(self, batch: Batch, prediction: Predictive) -> None:
         """Look at a batch and its prediction; an example of several positions counts by their mean."""
+        scaled = prediction.knowledge is not None and prediction.knowledge.familiar is not None
+        epistemic = f"epistemic uncertainty, {prediction.epistemic_unit}"
+        self.unknown = epistemic if scaled else f"uncertainty, {prediction.uncertainty_unit}"
         unknown = wide(strangeness(prediction).detach()).reshape(len(batch), -1).mean(1).cpu()
         predicted = self._predicted(prediction)
         targets = batch.targets.reshape(len(batch), -1)[:, 0].cpu()
-        for place in unknown.argsort(descending=True)[: self.keep].tolist():
-            alone = take(batch.inputs, slice(place, place + 1))
+        for index in unknown.argsort(descending=True)[: self.keep].tolist():
+            alone = take(batch.inputs, slice(index, index + 1))
             example = Example(
-                self.seen + place,
+                self.seen + index,
                 alone.cpu() if isinstance(alone, Tensor) else alone,
-                float(unknown[place]),
-                float(predicted[place]),
-                float(targets[place]),
+                float(unknown[index]),
+                float(predicted[index]),
+                float(targets[index]),
             )
             self.examples.append(example)
         self.examples.sort(key=lambda each: -each.strangeness)
@@ -265,17 +277,19 @@ def health(
         ConfigError: If it is no posterior of a network.
 
     Cost:
-        Two predictions of the data, one with the error bars at the scale of knowledge, and two forward passes.
+        Two predictions of the data, one with the error bars at the scale of knowledge, two forward passes, and one pass
+        through the training data, where they are at hand, in which inputs are compared.
 
     Example:
         >>> import torch, lapwing as lw
         >>> x, y = torch.randn(60, 2), torch.randint(0, 3, (60,))
         >>> posterior = lw.Laplace(lw.Categorical()).fit(torch.nn.Linear(2, 3), (x[:40], y[:40]))
         >>> found = lw.health(posterior, (x[40:], y[40:]))
-        >>> [row.method for row in found.comparison.rows], len(found.least_known)
-        (['plain network', 'posterior'], 12)
+        >>> [row.method for row in found.comparison.rows], len(found.least_known), found.unknown
+        (['plain network', 'posterior'], 12, 'uncertainty, 1 − confidence')
     """
-    check_kind("the posterior", posterior, (Posterior,), "health(Laplace(...).fit(model, train), test)")
+    hint = "health(Laplace(...).fit(model, train), test); evaluate(posterior, test) scores a Gaussian process"
+    check_kind("the posterior", posterior, (Posterior,), hint)
     check_count("keep", keep)
     least_known = LeastKnown(keep)
     with working("health", progress), warnings.catch_warnings(record=True) as caught:
@@ -284,14 +298,16 @@ def health(
         plain = PlainNetwork(network.module, posterior.likelihood, output=network.output)
         before, _, kind = gathered(plain, data, unpack, {}, with_strangeness=False)
         after, _, _ = gathered(posterior, data, unpack, {}, with_strangeness=False, watch=least_known)
-        rows = (Row("plain network", "", (kind.scores_of(before),)), Row("posterior", "", (kind.scores_of(after),)))
+        rows = (
+            Row("plain network", "", (kind.scores_of(before),)),
+            Row("posterior", tuned_by(posterior), (kind.scores_of(after),)),
+        )
         facts = [what_it_is(posterior), how_it_was_tuned(posterior)]
-        doubts = doubts_of(rows)
+        doubts = doubts_of(rows, less_likely(before, after))
         curvature = whose_curvature(posterior, train, unpack)
         facts += curvature.facts
         doubts += curvature.doubts
-        if is_of(posterior, data, unpack):
-            doubts.append("these are the data it was trained on. Try data that it has not seen")
+        doubts += seen_in_training(posterior, data, train, unpack)
         if not posterior.trace:
             doubts.append("it was not tuned. Try lw.tune(posterior)")
         count = (DRAWS if posterior.exact else 0) if draws is None else draws
@@ -306,6 +322,7 @@ def health(
         before,
         after,
         posterior.trace,
+        least_known.unknown,
     )
 
 
@@ -326,6 +343,82 @@ def what_it_is(posterior: Posterior) -> str:
     )
 
 
+def tuned_by(posterior: Posterior) -> str:
+    """What its prior was chosen by, in a word."""
+    if not posterior.trace:
+        return "nothing"
+    last = posterior.trace[-1]
+    if last.validation_nll is not None:
+        return "predictions"
+    return "evidence" if last.bound is None else "bound"
+
+
+def less_likely(before: dict[str, Tensor], after: dict[str, Tensor]) -> Estimate:
+    """By how many nats a target is less likely after than before, on average, with the standard error of that.
+
+    Args:
+        before: Terms of the scores, see ``Predictive.score_terms``.
+        after: The same.
+    """
+    difference = wide(log_probs(before) - log_probs(after))
+    n = len(difference)
+    stderr = float(difference.std()) / n**0.5 if n > 1 else math.nan
+    return Estimate(float(difference.mean()), stderr, n)
+
+
+def log_probs(terms: dict[str, Tensor]) -> Tensor:
+    """Log density of each target, nats, from the terms of scores.
+
+    Args:
+        terms: See ``Predictive.score_terms``.
+    """
+    if "log_prob" in terms:
+        return terms["log_prob"]
+    targets = terms["targets"]
+    kept = targets != IGNORED
+    return log_of_probability(terms["probs"])[kept].gather(-1, targets[kept][:, None])[:, 0]
+
+
+def seen_in_training(posterior: Posterior, data: Source, train: Source | None, unpack: Unpack | None) -> list[str]:
+    """A sentence where most of the data are among those a posterior was fitted to.
+
+    Args:
+        posterior: The posterior.
+        data: The data.
+        train: Its training data; ``None`` for those it has.
+        unpack: Splits one element of a loader of ``data`` and ``train``.
+
+    Cost:
+        A pass through both; where no training data are at hand a forward pass, by which all of them are known again.
+    """
+    hint = "Try data that it has not seen"
+    known = posterior.data if train is None else Data(train, unpack=unpack)
+    if known is None:
+        return [f"these are the data it was trained on. {hint}"] if is_of(posterior, data, unpack) else []
+    seen = set[bytes]()
+    for batch in known:
+        seen.update(rows_of(batch, posterior))
+    found = [row in seen for batch in Data(data, unpack=unpack) for row in rows_of(batch, posterior)]
+    if 2 * sum(found) <= len(found):
+        return []
+    return [f"{sum(found):,} of these {len(found):,} inputs are among the data it was trained on. {hint}"]
+
+
+def rows_of(batch: Batch, posterior: Posterior) -> list[bytes]:
+    """What tells each input of a batch from others, in the dtype that the network takes.
+
+    Args:
+        batch: The batch.
+        posterior: Of the network.
+    """
+    flat = [
+        each.detach().cpu().reshape(len(batch), -1) for each in tensors(place(batch.inputs, posterior.network.like))
+    ]
+    contents = [wide(each).contiguous().numpy().view(np.uint8).reshape(len(batch), -1) for each in flat]
+    joined = np.concatenate(contents, 1)
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in joined]
+
+
 def how_it_was_tuned(posterior: Posterior) -> str:
     """One sentence on its steps of tuning."""
     if not posterior.trace:
@@ -343,14 +436,20 @@ def how_it_was_tuned(posterior: Posterior) -> str:
     return f"Tuned in {len(posterior.trace)} steps: {', '.join(found)}."
 
 
-def doubts_of(rows: tuple[Row, ...]) -> list[str]:
-    """What the scores before and after give cause for."""
+def doubts_of(rows: tuple[Row, ...], worse: Estimate) -> list[str]:
+    """What the scores before and after give cause for.
+
+    Args:
+        rows: Of the network and of the posterior.
+        worse: See ``less_likely``.
+    """
     (before,), (after,) = (row.runs for row in rows)
     doubts = list[str]()
-    if after["nll"] > before["nll"]:
+    if worse.value > 0 and not worse.value < 2 * worse.stderr:
         doubts.append(
-            f"its predictions are less likely than the network's, NLL {after['nll']:.4g} after {before['nll']:.4g} "
-            "nats. Try lw.tune(posterior, held_out), which is never worse than the network on the data it is given"
+            f"targets are less likely than by the network, NLL {after['nll']:.4g} after {before['nll']:.4g}, by "
+            f"{worse.value:.2g} ± {worse.stderr:.1g} nats an example (one standard error). Try lw.tune(posterior, "
+            "held_out), which is never worse than the network on the data it is given"
         )
     if "ece" in after and after["ece"] > 2 * after["ece_floor"]:
         doubts.append(
@@ -366,8 +465,8 @@ def doubts_of(rows: tuple[Row, ...]) -> list[str]:
 
 @final
 @dataclass(frozen=True)
-class Said:
-    """Sentences.
+class Findings:
+    """What was found, in sentences.
 
     Args:
         facts: What is so.
@@ -378,7 +477,7 @@ class Said:
     doubts: tuple[str, ...] = ()
 
 
-def whose_curvature(posterior: Posterior, train: Source | None, unpack: Unpack | None) -> Said:
+def whose_curvature(posterior: Posterior, train: Source | None, unpack: Unpack | None) -> Findings:
     """Whether the curvature is that of the training data at hand.
 
     Args:
@@ -388,12 +487,12 @@ def whose_curvature(posterior: Posterior, train: Source | None, unpack: Unpack |
     """
     source = train if train is not None or posterior.data is None else posterior.data.source
     if source is None:
-        return Said(("Whether the curvature is that of the training data was not looked at: give train=.",))
+        return Findings(("Whether the curvature is that of the training data was not looked at: give train=.",))
     own = unpack if train is not None or posterior.data is None else posterior.data.unpack
     if posterior.partial or is_of(posterior, source, own):
-        return Said(("The curvature is that of the training data given.",))
+        return Findings(("The curvature is that of the training data given.",))
     sentence = "the curvature is that of other data than these training data. Try fitting again"
-    return Said(doubts=(sentence,))
+    return Findings(doubts=(sentence,))
 
 
 def is_of(posterior: Posterior, source: Source, unpack: Unpack | None) -> bool:

@@ -78,11 +78,22 @@ def render(results: Any, folder: Path) -> str:
 
 @final
 @dataclass(frozen=True)
+class Gap:
+    """What a number is less that of the reference, on the same examples."""
+
+    value: float | None = None
+    stderr: float | None = None
+    noise: bool = True
+
+
+@final
+@dataclass(frozen=True)
 class Number:
-    """A number of a row, with its standard error where it has one."""
+    """A number of a row, with its standard error where it has one, and its difference from the reference."""
 
     mean: float | None = None
     stderr: float | None = None
+    difference: Gap | None = None
 
 
 @final
@@ -129,6 +140,8 @@ class Section:
     text: tuple[str, ...] = ()
     findings: tuple[Claim, ...] = ()
     figures: tuple[Picture, ...] = ()
+    reference: tuple[str, ...] = ()
+    verdict: str = ""
 
 
 def _section(part: Any, folder: Path) -> dict[str, Any]:
@@ -148,6 +161,8 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
     for i, (given, own) in enumerate(zip(section.rows, numbers, strict=True)):
         row: RowWords = Records().read(RowWords, given, f"rows.{i}")
         cells = [_cell(*each) for each in zip(columns, own, best, strict=True)]
+        if section.reference:
+            cells = [_paired(*each) for each in zip(cells, columns, own, strict=True)]
         note = "" if any(number.mean is not None for number in own) else row.note
         rows.append(asdict(row) | {"note": note, "cells": cells, "baseline": not given.get("fit_seconds")})
     certain = [(row["method"], row["tuned_by"] or "nothing") for row in rows if row["certain"]]
@@ -157,6 +172,7 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
     return {
         "title": section.title,
         "text": section.text,
+        "verdict": section.verdict,
         "findings": section.findings,
         "columns": columns,
         "certain": networks_own(certain) if certain else "",
@@ -196,6 +212,19 @@ def _cell(column: Column, number: Number, best: str | None) -> dict[str, Any]:
     text = column.write(number.mean)
     spread = f"± {column.write(number.stderr)}" if column.spread and number.stderr is not None else ""
     return {"text": text, "spread": spread, "best": text == best}
+
+
+def _paired(cell: dict[str, Any], column: Column, number: Number) -> dict[str, Any]:
+    """A cell beside a reference: marked only where it is the best beyond noise, with a dagger where it is noise."""
+    gap = number.difference
+    if gap is None or gap.value is None or gap.stderr is None:
+        return cell | {"best": False}
+    dagger = " †" if gap.noise else ""
+    if column.name != "nll":
+        return cell | {"text": cell["text"] + dagger, "best": cell["best"] and not gap.noise}
+    sign = "+" if gap.value > 0 else "−"
+    spread = f"{sign}{column.write(abs(gap.value))} ± {column.write(gap.stderr)}{dagger}"
+    return cell | {"spread": spread, "best": cell["best"] and not gap.noise}
 
 
 def _best(column: Column, numbers: Sequence[float | None]) -> str | None:

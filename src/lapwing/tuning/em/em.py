@@ -139,6 +139,7 @@ class EM:
             ConvergenceWarning: If it ended before its fixed point, the last mode or draws missed their tolerance, or
                 there was nothing to learn from.
         """
+        posterior.prior.check_centred(f"{type(self).__name__}(), whose linear model is trained anew")
         if self.data is not None:
             posterior = cast(Q, posterior.with_training_data(self.data, self.unpack))
         training = posterior.training

@@ -31,6 +31,7 @@ class Budget:
     Args:
         seconds: How many; infinitely many for no end.
         begun: When they began to be spent.
+        reserved: How many of them are for what comes after the examples.
 
     Example:
         >>> Budget(5.0).left <= 5.0
@@ -39,14 +40,18 @@ class Budget:
 
     seconds: float = math.inf
     begun: float = field(default_factory=lambda: progress.clock())
+    reserved: float = 0.0
 
     @classmethod
     def of(cls, seconds: Seconds, posterior: Posterior) -> Budget:
-        """That of an option, for a posterior; the default ends no solves, which are few."""
+        """That of an option, for a posterior; the default ends no solves, which are few.
+
+        In the default is what finding the scale of knowledge may take, as long as the fit.
+        """
         if seconds is None or (seconds == "auto" and not posterior.exact):
             return cls()
         if seconds == "auto":
-            return cls(max(FLOOR, FITS * posterior.fit_seconds))
+            return cls(max(FLOOR, FITS * posterior.fit_seconds), reserved=posterior.fit_seconds)
         return cls(float(seconds))
 
     @property
@@ -57,7 +62,7 @@ class Budget:
     @property
     def left(self) -> float:
         """Seconds that are left for looking at examples."""
-        return (1.0 - SEARCHED) * self.seconds - self.spent
+        return (1.0 - SEARCHED) * self.seconds - self.reserved - self.spent
 
 
 def check_seconds(seconds: Seconds) -> None:

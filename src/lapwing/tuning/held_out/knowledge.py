@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -35,8 +35,12 @@ The last layer and the others, where each has a prior of its own, have half of i
 WEAKEST = 1e-6
 """Smallest prior precision that is tried, of weights of about a thousand."""
 
-HALVINGS = 7
-"""Of the interval of the logarithm of the factor, from 1e12 to ``WEAKEST`` to a seventh of a decade."""
+HALVINGS = (4, 3)
+"""Of the interval of the logarithm of the factor, from 1e12 to ``WEAKEST`` to a seventh of a decade: so many are
+decided at once, by one pass under all factors that they may come to."""
+
+SEVERAL = 3.0
+"""Predictions that one under several priors takes, at most."""
 
 CERTAIN = 1e-5
 """Nats that, unknown, are none: standard deviations of the logits of a hundredth at most."""
@@ -53,6 +57,7 @@ class FamiliarLimits:
         positions: Of an example at most: of more no scale is sought.
         seconds: It may take, or as long as the fit took where that is longer: beyond, fewer examples are looked at.
         fewest: Examples for each factor however long they take, and four times as many to compare with.
+        variances: Bytes the variances of the weights under all priors of a pass may take (768 MiB).
     """
 
     search: int = 24
@@ -60,6 +65,7 @@ class FamiliarLimits:
     positions: int = 64
     seconds: float = 5.0
     fewest: int = 8
+    variances: int = 3 * 2**28
 
     def examples(self, posterior: Posterior) -> int:
         """How many examples there are to be, for the positions of the reference."""
@@ -78,7 +84,7 @@ class FamiliarLimits:
         """
         searched = sum(map(len, few))
         compared = sum(map(len, reference))
-        wanted = each * (HALVINGS * searched + compared)
+        wanted = each * (SEVERAL * len(HALVINGS) * searched + compared)
         share = max(self.seconds, posterior.fit_seconds) / wanted if wanted > 0 else 1.0
         if share >= 1.0 or (posterior.data is not None and posterior.data.shared):
             return list(few), list(reference)
@@ -123,21 +129,21 @@ def with_knowledge(
         The posterior; the same where outputs are too many to look at, or draws that each prior makes anew.
 
     Cost:
-        Predictions of ``HALVINGS * limits.search + limits.reference`` positions at most, of fewer where these take
-        longer than ``limits.seconds`` and than the fit.
+        Predictions of ``limits.search`` positions under several priors, twice, and of ``limits.reference``; of fewer
+        where these take longer than ``limits.seconds`` and than the fit.
     """
     if not batches or not looks(posterior, limits) or posterior.by_draws(batches[0].inputs):
         return posterior
     reference = joined(list(evenly(batches, limits.examples(posterior))))
     few = joined(list(evenly(reference, max(2, limits.search // positions_of(posterior)))))
-    most = HALVINGS + 1 if posterior.exact else 1
+    most = sum(HALVINGS) + 1 if posterior.exact else 1
     scale = Factors(1.0 if factor is None else factor)
     with Bar("what is known of familiar inputs", most=most, unit="scales", progress=progress) as bar:
         begun = clock()
         here = epistemic_of(posterior, few)
         few, reference = limits.affordable(posterior, few, reference, (clock() - begun) / sum(map(len, few)))
         if factor is None and posterior.exact:
-            scale = _least_factors(posterior, few, here, bar)
+            scale = _least_factors(posterior, few, here, limits, bar)
         familiar = epistemic_of(scale.of(posterior), reference).float().sort().values
         bar.update()
     if len(familiar) > KEPT:
@@ -209,7 +215,9 @@ def positions_of(posterior: Posterior) -> int:
     return posterior.model.width // posterior.model.event[-1]
 
 
-def _least_factors(posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], bar: Bar) -> Factors:
+def _least_factors(
+    posterior: Posterior, batches: Sequence[Batch], here: Float[Tensor, " m"], limits: FamiliarLimits, bar: Bar
+) -> Factors:
     """The least factors of prior precisions that leave familiar inputs known.
 
     Each from 1 down to what makes the least precision ``WEAKEST``, the others as they predict; a prior so weak that
@@ -219,6 +227,7 @@ def _least_factors(posterior: Posterior, batches: Sequence[Batch], here: Float[T
         posterior: The posterior.
         batches: Familiar inputs.
         here: Their epistemic uncertainty at factor 1.
+        limits: In how much memory.
         bar: Progress.
     """
     bound = most_epistemic(posterior, batches[0].inputs)
@@ -230,14 +239,18 @@ def _least_factors(posterior: Posterior, batches: Sequence[Batch], here: Float[T
         return Factors()
     lowest = min(0.0, math.log(WEAKEST / float(posterior.prior_precisions.min())))
     searches = [LogFactor(lowest, 0.0) for _ in range(2 if head else 1)]
-    for _ in range(HALVINGS):
-        factors = [math.exp(search.middle) for search in searches]
-        trials = [Factors(factors[0], head)]
+    for halvings in halvings_at_once(posterior, len(searches), limits.variances):
+        grids = [search.middles(halvings) for search in searches]
+        trials = [Factors(math.exp(middle), head) for middle in grids[0]]
         if head:
-            trials.append(Factors(1.0, head, factors[1]))
+            trials += [Factors(1.0, head, math.exp(middle)) for middle in grids[1]]
         known = _known(posterior, [trial.of(posterior) for trial in trials], batches, share * bound)
-        searches = [search.halved(each) for search, each in zip(searches, known, strict=True)]
-        bar.update()
+        answers = dict(zip(grids[0], known, strict=False))
+        searches[0] = searches[0].halved(answers, halvings)
+        if head:
+            answers = dict(zip(grids[1], known[len(grids[0]) :], strict=True))
+            searches[1] = searches[1].halved(answers, halvings)
+        bar.update(halvings)
     found = [math.exp(search.high) for search in searches]
     return Factors(found[0], head, found[-1]) if head else Factors(found[0])
 
@@ -260,19 +273,53 @@ class LogFactor:
         """Between them."""
         return 0.5 * (self.low + self.high)
 
-    def halved(self, known: bool) -> LogFactor:
-        """The half that is left where familiar inputs are known at the middle, or are not."""
-        return LogFactor(self.low, self.middle) if known else LogFactor(self.middle, self.high)
+    def middles(self, halvings: int) -> list[float]:
+        """All places that so many halvings may come to."""
+        if not halvings:
+            return []
+        below = LogFactor(self.low, self.middle).middles(halvings - 1)
+        above = LogFactor(self.middle, self.high).middles(halvings - 1)
+        return [*below, self.middle, *above]
+
+    def halved(self, known: Mapping[float, bool], halvings: int = 1) -> LogFactor:
+        """What is left after so many halvings.
+
+        Args:
+            known: Whether familiar inputs are known at each of ``middles``.
+            halvings: How many.
+        """
+        left = self
+        for _ in range(halvings):
+            middle = left.middle
+            left = LogFactor(left.low, middle) if known[middle] else LogFactor(middle, left.high)
+        return left
+
+
+def halvings_at_once(posterior: Posterior, searches: int, most_bytes: int) -> list[int]:
+    """How many halvings of each of some searches are decided by one pass, pass after pass.
+
+    Args:
+        posterior: The posterior.
+        searches: How many.
+        most_bytes: What the variances of the weights under all priors of a pass may take; beyond, each halving has a
+            pass of its own.
+    """
+    priors = searches * (2 ** max(HALVINGS) - 1)
+    if 8 * priors * posterior.numbers_by_choice > most_bytes:
+        return [1] * sum(HALVINGS)
+    return list(HALVINGS)
 
 
 def _known(posterior: P, trials: Sequence[P], batches: Sequence[Batch], bound: float) -> list[bool]:
-    """Whether familiar inputs are known at each of some priors: from one pass, or where numbers fail one by one."""
+    """Whether familiar inputs are known at each of some priors: from one pass, or where numbers fail by halves."""
     try:
         return [float(each.mean()) <= bound for each in epistemic_each(posterior, trials, batches)]
     except NumericalError:
         if len(trials) == 1:
             return [False]
-        return [_known(posterior, [trial], batches, bound)[0] for trial in trials]
+        half = len(trials) // 2
+        parts = trials[:half], trials[half:]
+        return [known for part in parts for known in _known(posterior, part, batches, bound)]
 
 
 def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterior) -> float | None:

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from lapwing.ground.errors import UnsupportedError
-from lapwing.integrations.after_training import in_order, one_loader
+from lapwing.integrations.callbacks import in_order, one_loader
 from tests.posterior_cases import refused
 
 DATA = TensorDataset(torch.arange(10))

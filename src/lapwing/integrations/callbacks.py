@@ -1,4 +1,4 @@
-"""What is done when a training loop ends: a posterior of the network, tuned, compared with the network, and saved."""
+"""What callbacks of training loops share: a posterior when training ends, tuned, compared with the network, saved."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, final
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Subset, SubsetRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
 
 from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import evaluate
-from lapwing.ground.data.sources import Source, Unpack
+from lapwing.ground.data.sources import Data, Source, Unpack, is_pair
 from lapwing.ground.errors import UnsupportedError, check_kind
+from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.network.output import Output
+from lapwing.jacobian.network.unwrapping import opened
 from lapwing.methods.laplace import Laplace
 from lapwing.metrics.score_table import MEANINGS, Scores, aligned
 from lapwing.posteriors import Posterior
@@ -39,7 +41,7 @@ class Outcome:
 
     Args:
         posterior: The posterior, tuned.
-        before: Scores of the network at its word on the validation data; none where there are no such data.
+        before: Scores of the network at its word on the validation data; empty, as ``metrics``, where there are none.
         after: Those of the posterior on the same data, by which it was tuned too unless another method was asked for.
         file: Where the posterior was saved.
     """
@@ -58,7 +60,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if not self.after:
-            return f"{self.posterior}: {self.file}"
+            return f"{self.posterior}\nsaved in {self.file}; without validation data nothing was compared"
         lines = [["", "before", "after"]]
         lines += [[name, f"{self.before[name]:.4f}", f"{self.after[name]:.4f}"] for name in self.after]
         meanings = ["", *(MEANINGS.get(name, "") for name in self.after)]
@@ -67,7 +69,7 @@ class Outcome:
 
 @final
 @dataclass(frozen=True, eq=False)
-class AfterTraining:
+class FitAfterTraining:
     """The recipe and the choices of what is done when training ends.
 
     Args:
@@ -89,6 +91,35 @@ class AfterTraining:
         check_kind("the recipe", self.recipe, (Laplace,), "LaplaceCallback(lw.Laplace(lw.Categorical()))")
         if self.method is not None:
             check_kind("method=", self.method, (Method,), "lw.Mixup(), lw.ELBO() or lw.EvidenceGradient()")
+
+    def check_training(self, network: nn.Module, training: Source) -> None:
+        """Refuses, before anything is trained, what could not be fitted when it is: looks at a batch.
+
+        Batches that can be read only once, and data sets that are streams, are not looked at.
+
+        Args:
+            network: The network, untrained; left as it is.
+            training: The training data.
+
+        Cost:
+            A batch, and what ``fit`` asks of three examples.
+        """
+        with torch.random.fork_rng(), torch.enable_grad(), torch.inference_mode(False), undisturbed():
+            batch = first_batch(training)
+            if batch is not None:
+                module, data = opened(network, [batch], "LaplaceCallback", unpack=self.unpack)
+                self.recipe.task(module, data, output=self.output)
+
+    def check_validation(self, validation: Source) -> None:
+        """Refuses validation data whose first batch has no inputs and targets that are known; see ``check_training``.
+
+        Args:
+            validation: The validation data.
+        """
+        with torch.random.fork_rng():
+            batch = first_batch(validation)
+            if batch is not None:
+                Data([batch], unpack=self.unpack).first()
 
     def of(self, network: nn.Module, training: Source, validation: Source | None, checkpoint: Path) -> Outcome:
         """The posterior of a trained network, which is left as it is.
@@ -150,7 +181,29 @@ def one_loader(loaders: Any, whose: str, hint: str) -> Source | None:
     return several[0] if several else None
 
 
-def in_order(loader: Source) -> Source:
+def first_batch(loader: Source) -> Any:
+    """The first batch of a loader that can be read again; ``None`` of others.
+
+    Args:
+        loader: The loader.
+
+    Example:
+        >>> from torch.utils.data import DataLoader
+        >>> first_batch(DataLoader(range(5), batch_size=2))
+        tensor([0, 1])
+        >>> first_batch(iter([1, 2])) is None
+        True
+    """
+    if isinstance(loader, DataLoader):
+        if isinstance(loader.dataset, IterableDataset):
+            return None
+        return next(iter(in_order(loader, workers=0)), None)
+    if is_pair(loader):
+        return loader
+    return loader[0] if isinstance(loader, list | tuple) and loader else None
+
+
+def in_order(loader: Source, workers: int | None = None) -> Source:
     """A loader of the same examples, each of them once and in the order of the data set.
 
     A loader that shuffles, weighs or drops examples is right for training; a posterior is a sum over all of them.
@@ -158,6 +211,7 @@ def in_order(loader: Source) -> Source:
 
     Args:
         loader: The loader.
+        workers: Processes that read; ``None`` for as many as the loader has.
 
     Example:
         >>> import torch
@@ -178,7 +232,7 @@ def in_order(loader: Source) -> Source:
         dataset,
         batch_size=batch_size_of(loader),
         collate_fn=loader.collate_fn,
-        num_workers=loader.num_workers,
+        num_workers=loader.num_workers if workers is None else workers,
         worker_init_fn=loader.worker_init_fn,
     )
 

@@ -1,0 +1,88 @@
+"""The tables of ``docs/ella.md``, from the rows of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from benchmarks.report import ROOT, Row, grouped
+from benchmarks.table import markdown, summarised, with_tables
+from lapwing.evaluation.corruptions import SEVERITIES
+from studies.ella.growth import VARIANCES
+from studies.ella.shifted import PUBLISHED, SHOWN
+from studies.published import to_three_places
+
+PAGE = ROOT / "docs" / "ella.md"
+
+
+def page(found: Sequence[Row]) -> str:
+    """The page with the tables of the studies that have rows made anew."""
+    studies = grouped(found, "study")
+    fresh = [table for name, make in TABLES.items() if name in studies for table in make(studies[name])]
+    return with_tables(PAGE.read_text(encoding="utf-8"), fresh)
+
+
+def of_ablation(found: Sequence[Row]) -> Iterator[str]:
+    """Errors by landmarks at two ranks, and by rank."""
+    errors = {"eps_nystrom": "ε Nyström", "eps_ella": "ε ELLA", "eps_residual": "with the residual"}
+    for part, own in grouped(summarised(found), "part").items():
+        name = "rank" if part == "rank" else "landmarks"
+        yield markdown(own, {name: HEADINGS[part]} | errors)
+
+
+HEADINGS = {
+    "landmarks, fixed rank": "landmarks M, rank 20",
+    "landmarks, rank as many": "landmarks M, rank M",
+    "rank": "rank K, 500 landmarks",
+}
+
+
+def of_stopping(found: Sequence[Row]) -> Iterator[str]:
+    """NLL and ECE by images and prior variance, and those of early stopping."""
+    grid = [row for row in found if row["part"] == "grid"]
+    lines: list[Row] = []
+    for images, own in grouped(grid, "training_images").items():
+        line: Row = {"images": images}
+        for row in own:
+            line[f"{row['variance']:g}"] = f"{row['nll']:.3f} {row['ece']:.3f}"
+        lines.append(line)
+    yield markdown(lines, {"images": "images in G"} | {f"{v:g}": f"σ₀² = {v:g}" for v in VARIANCES})
+    others = [row for row in found if row["part"] != "grid"]
+    columns = {"part": "method", "stopped_at": "images in G", "nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
+    yield markdown([to_three_places(row, "nll", "ece", "accuracy") for row in others], columns)
+
+
+def of_rank(found: Sequence[Row]) -> Iterator[str]:
+    """Scores by rank."""
+    columns = {"rank": "K", "stopped_at": "images in G", "nll": "NLL", "ece": "ECE", "nll_all": "NLL, all images"}
+    yield markdown([to_three_places(row, "nll", "ece", "nll_all") for row in found], columns)
+
+
+def of_shifted(found: Sequence[Row]) -> Iterator[str]:
+    """Scores on test images beside those of the source, at each severity, and with images from elsewhere."""
+    lines: list[Row] = []
+    for row in found:
+        line = to_three_places(row, "nll", "ece", "accuracy", "nll_prior_alone", "ece_prior_alone")
+        for score in ("nll", "ece"):
+            values = [PUBLISHED.get((row["method"], name)) for name in (score, f"{score}_prior_alone")]
+            line[f"{score}_published"] = next((f"{value:.3f}" for value in values if value is not None), None)
+        lines.append(line)
+    columns = {"method": "method", "nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
+    columns |= {"nll_prior_alone": "NLL, prior alone", "ece_prior_alone": "ECE, prior alone"}
+    yield markdown(lines, columns | {"nll_published": "published NLL", "ece_published": "published ECE"})
+    for score, word in (("nll", "NLL"), ("ece", "ECE")):
+        names = [f"{score}_{k}" for k in (0, *SEVERITIES)]
+        columns = {"method": f"{word} at severity"} | {name: name[-1] for name in names}
+        yield markdown([to_three_places(row, *names) for row in found], columns)
+    names = ["auroc", *(f"error_{t:g}" for t in SHOWN), *(f"share_{t:g}" for t in SHOWN)]
+    columns = {"method": "method, a quarter from elsewhere", "auroc": "AUROC"}
+    columns |= {f"error_{t:g}": f"error, τ = {t:g}" for t in SHOWN}
+    columns |= {f"share_{t:g}": f"kept, τ = {t:g}" for t in SHOWN}
+    yield markdown([to_three_places(row, *names) for row in found], columns)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {
+    "ablation": of_ablation,
+    "stopping": of_stopping,
+    "rank": of_rank,
+    "shifted": of_shifted,
+}

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from benchmarks.command import main
+from studies.several_networks import PAGE, REFERENCE, STUDY, entries, page, passes
+
+
+@pytest.mark.no_cover
+def test_the_study_has_a_row_for_every_method_and_seed(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    main({"several_networks": STUDY}, ["--quick", "--seeds", "1", "--json", str(report)])
+    rows = [row for row in json.loads(report.read_text())["rows"] if "seed" in row]
+    assert [row["method"] for row in rows] == list(entries([nn.Linear(2, 2)]))
+    assert not any("failure" in row for row in rows)
+    reference = next(row for row in rows if row["method"] == REFERENCE)
+    for row in rows:
+        assert row["difference"] == row["nll"] - reference["nll"]
+
+
+def test_costs_are_passes_over_the_training_images() -> None:
+    assert passes("5 networks", 50) == (4 * 3 * 50, 5)
+    assert passes("plain network", 50) == (0, 1)
+
+
+def test_the_page_shows_what_is_committed() -> None:
+    report = PAGE.parents[1] / "benchmarks" / "results" / "several-networks.json"
+    rows = json.loads(report.read_text(encoding="utf-8"))["rows"]
+    assert page(rows) == PAGE.read_text(encoding="utf-8")
