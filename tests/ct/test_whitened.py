@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ct import DeepImagePrior, Design, ImagePosterior, Parallel2d, Projector, UNet, Whitened, equidistant
 from lapwing.ct.operators import measurement
+from lapwing.ct.whitened import whitened
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.linear.solvers import CG
 from lapwing.structures import LowRank
@@ -72,6 +74,16 @@ def test_alike_noises_are_one() -> None:
     ]
     torch.testing.assert_close(fits[0].image, fits[1].image, rtol=1e-9, atol=1e-9)
     assert fits[0].held_out == pytest.approx(fits[1].held_out)
+
+
+def test_a_tensor_without_axes_is_one_number_and_a_tuple_one_a_ray() -> None:
+    operator = measurement(T)
+    with unchecked():
+        for one in (torch.tensor(0.5), np.array(0.5), np.float32(0.5)):
+            assert whitened(operator, Y, one)[2] == 0.5  # pyright: ignore[reportArgumentType]
+        each, y, std = whitened(operator, Y, tuple(STD.tolist()))
+    assert isinstance(each, Whitened) and torch.equal(each.std, STD) and std == 1.0
+    torch.testing.assert_close(y, Y / STD)
 
 
 def test_it_is_saved_with_the_noise_of_its_rays(tmp_path: Any) -> None:

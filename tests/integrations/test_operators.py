@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -142,6 +143,15 @@ def test_an_operator_that_divides_by_its_norm_is_named(deepinv: Any, caplog: pyt
     measured, noise = normalised.in_unit(seen.view(4, -1), 0.1)
     torch.testing.assert_close(measured, normalised.push(image))
     assert noise == pytest.approx(0.1 / normalised.unit) and plain.in_unit(seen, 0.1)[1] == 0.1
+
+
+@pytest.mark.parametrize("make", [torch.clone, Tensor.numpy, Tensor.tolist])
+def test_each_ray_has_its_own_noise_in_that_unit(make: Any) -> None:
+    operator = replace(ours(), unit=4.0)
+    rows = operator.shape[0]
+    std = torch.linspace(0.1, 0.5, rows, dtype=torch.float64)
+    measured, noise = operator.in_unit(torch.ones(rows, dtype=torch.float64), make(std))
+    torch.testing.assert_close([measured, noise], [torch.full_like(std, 0.25), std / 4])
 
 
 def test_nothing_is_differentiated_through_an_operator() -> None:

@@ -9,7 +9,7 @@ import lapwing as lw
 from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 from tests.checker import unchecked
-from tests.posterior_cases import STRUCTURES, Problem, problem
+from tests.posterior_cases import STRUCTURES, Problem, problem, refused
 
 
 def every_kind(case: Problem) -> list[Posterior]:
@@ -44,6 +44,12 @@ def test_another_link_keeps_what_was_computed() -> None:
     assert posterior.with_link("probit").draws is not None
     solved = posterior.draws
     assert posterior.with_link("probit").draws is solved
+
+
+def test_a_posterior_goes_to_a_device_and_not_to_a_dtype() -> None:
+    case = problem("categorical")
+    with unchecked(), refused(ConfigError, "fitting model.double()"):
+        case.fit(lw.Laplace(case.likelihood)).to(torch.float32)  # pyright: ignore[reportArgumentType]
 
 
 def test_what_is_no_link_is_refused() -> None:

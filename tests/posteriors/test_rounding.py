@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +144,27 @@ def test_a_weak_prior_is_borne_where_float32_left_negative_eigenvalues() -> None
         posterior = fitted("full over weights", "single", 1e-5)
     assert bool((variances(posterior) > 0).all())
     assert bool(torch.isfinite(posterior.sample(2)).all())
+
+
+def test_differences_of_logits_that_drown_in_what_all_share_are_warned_of() -> None:
+    """The error said is that of the same posterior in float64; its variances, one by one, are right to seven digits."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5)))
+    x, y = 30 * normal(300, 3), labels(300, classes=5)
+
+    def of(dtype: torch.dtype, prior: float) -> Any:
+        recipe = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=lw.LastLayer(), prior=lw.Isotropic(prior))
+        return recipe.fit(copy.deepcopy(model).to(dtype), (x.to(dtype), y))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of(torch.float32, 1.0)
+        exact = of(torch.float64, 1e-6)
+    with pytest.warns(lw.PrecisionWarning, match="variances of differences"):
+        single = of(torch.float32, 1e-6)
+    centring = torch.eye(5, dtype=torch.float64) - 0.2
+    seen, true = (one.outputs(x[:4].to(one.network.like)).covariance.double() for one in (single, exact))
+    torch.testing.assert_close(variances(single, x[:4].float()).double(), variances(exact, x[:4]), rtol=1e-5, atol=0.0)
+    wrong = (centring @ (seen - true) @ centring).diagonal(dim1=1, dim2=2) / (centring @ true @ centring).diagonal(
+        dim1=1, dim2=2
+    )
+    assert float(wrong.abs().max()) > 0.01

@@ -74,7 +74,9 @@ class Whitened:
 
 
 def whitened(
-    operator: Measurement, sinogram: Float[Tensor, " rows"], noise_std: float | Tensor | Array | list[Any]
+    operator: Measurement,
+    sinogram: Float[Tensor, " rows"],
+    noise_std: float | Tensor | Array | list[Any] | tuple[Any, ...],
 ) -> tuple[Measurement, Float[Tensor, " rows"], float]:
     """Operator, sinogram and noise as they came, or in units of each ray's noise where every ray has its own.
 
@@ -88,11 +90,14 @@ def whitened(
         DataError: If one of a ray is not.
         ShapeError: If there is not one a ray.
     """
-    if not isinstance(noise_std, Tensor | np.ndarray | list):
-        number: Any = noise_std
+    number: Any = noise_std
+    if isinstance(noise_std, Tensor | np.ndarray) and noise_std.ndim == 0:
+        number = float(noise_std)
+    if not isinstance(number, Tensor | np.ndarray | list | tuple):
         check_positive("noise_std", number, "0.05")
         return operator, sinogram, float(number)
-    std = as_tensor(noise_std, like=sinogram).to(sinogram).flatten()
+    each: Any = list(number) if isinstance(number, tuple) else number
+    std = as_tensor(each, like=sinogram).to(sinogram).flatten()
     return Whitened(operator, std), sinogram / std, 1.0
 
 

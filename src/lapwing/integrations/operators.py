@@ -70,21 +70,24 @@ class OperatorMeasurement(ForwardOperator):
         return self.of
 
     def in_unit(
-        self, measurements: Float[Tensor, "*shape"] | Array | list[Any], noise_std: float
-    ) -> tuple[Float[Tensor, " rows"], float]:
+        self, measurements: Float[Tensor, "*shape"] | Array | list[Any], noise_std: float | Tensor | Array | list[Any]
+    ) -> tuple[Float[Tensor, " rows"], float | Float[Tensor, " rows"]]:
         """What a detector saw, and its noise, in the unit of an operator that divides by its norm: both over ``unit``.
 
         What the operator itself made, such as ``physics(x)``, is in that unit already.
 
         Args:
             measurements: In the unit of the detector, as many as there are rows.
-            noise_std: Standard deviation of their noise, in the same unit.
+            noise_std: Standard deviation of their noise, in the same unit; one number, or one a measurement.
 
         Returns:
             Both as ``DeepImagePrior().fit`` and ``ImagePosterior.of`` take them, the measurements flat.
         """
+        measured = as_tensor(measurements, like=self.of).flatten() / self.unit
+        if isinstance(noise_std, Tensor | np.ndarray | list):
+            return measured, as_tensor(noise_std, like=self.of).flatten() / self.unit
         check_positive("noise_std", noise_std, "0.05")
-        return as_tensor(measurements, like=self.of).flatten() / self.unit, noise_std / self.unit
+        return measured, noise_std / self.unit
 
     def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
         return _each(self.forward, block, self.image)

@@ -665,6 +665,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
 
         Returns:
             A module that takes what the network takes, tensors in order, in its dtype, and returns a dict of tensors.
+            It goes to another device by ``.to(device)``, and not to another dtype: some of its buffers are float64.
 
         Raises:
             ConfigError: If there is no example, or an output that the prediction has not.

@@ -10,7 +10,7 @@ import torch
 
 from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs, InputsLike, checked
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import ConfigError, UnsupportedError
 from lapwing.ground.moving import Mover
 from lapwing.ground.progress import working
 from lapwing.ground.shared import Shared, fields_of
@@ -178,6 +178,7 @@ class NetworkPredictor(abc.ABC):
             device: Where to.
 
         Raises:
+            ConfigError: If it is a dtype: a posterior keeps that of its network.
             MismatchError: If the network was written to since the fit.
 
         Cost:
@@ -189,6 +190,9 @@ class NetworkPredictor(abc.ABC):
             >>> lw.Laplace(lw.Categorical()).fit(model, (x, y)).to("cpu").predict(x[:4]).probs.device
             device(type='cpu')
         """
+        target: Any = device
+        if isinstance(target, torch.dtype):
+            raise ConfigError("a device, to which a posterior goes in its dtype", f"{target}", "fitting model.double()")
         return self.moved_by(Mover(device))
 
     def moved_by(self: P, mover: Mover) -> P:

@@ -69,6 +69,56 @@ def warn_of_products(
     )
 
 
+def warn_of_contrasts(
+    dtype: torch.dtype, largest: float, prior: float, covariances: Callable[[], Float[Tensor, "*batch c c"] | None]
+) -> None:
+    """Warn where what a softmax sees of logits is lost in what they share, under a weak prior.
+
+    Args:
+        dtype: In which covariances of outputs are kept; of half precision, which has but three digits, nothing is said.
+        largest: Largest eigenvalue λ of the curvature.
+        prior: Smallest precision α of the prior; what outputs share has a variance of ``1 / α``, what data determine of
+            ``1 / λ`` at least.
+        covariances: Those of some logits, ``None`` where there are no inputs; asked for only where ``ε λ / α`` is
+            larger than ``RESOLVED``.
+    """
+    epsilon = torch.finfo(dtype).eps
+    if dtype.itemsize < torch.float32.itemsize:
+        return
+    if epsilon * largest / prior <= RESOLVED:
+        return
+    found = covariances()
+    if found is None:
+        return
+    error = error_of_contrasts(found, epsilon)
+    if error <= RESOLVED:
+        return
+    lost = f"are off by about {100 * error:.0f} %" if error < 1 else "are nothing but rounding"
+    warn(
+        f"logits in {str(dtype).removeprefix('torch.')} share a variance beside which their differences drown, under a "
+        f"prior precision of {prior:.2g}: variances of differences {lost}. Try {DOUBLE_NETWORK}, or a larger prior "
+        "precision",
+        PrecisionWarning,
+    )
+
+
+def error_of_contrasts(covariances: Float[Tensor, "*batch c c"], epsilon: float) -> float:
+    """What rounding makes of the smallest variance of a logit less the mean of all, relatively, at the worst position.
+
+    Args:
+        covariances: Those of logits.
+        epsilon: Relative rounding of an entry.
+
+    Example:
+        >>> float(f"{error_of_contrasts(1e4 + torch.eye(3)[None], 1e-7):.2g}")
+        0.0015
+    """
+    whole = wide(covariances)
+    centred = whole - whole.mean(-1, keepdim=True) - whole.mean(-2, keepdim=True) + whole.mean((-1, -2), keepdim=True)
+    smallest = variances(centred).amin(-1).clamp_min(torch.finfo(whole.dtype).tiny)
+    return float((epsilon * variances(whole).amax(-1) / smallest).max())
+
+
 def some_inputs(model: Model) -> Inputs | None:
     """Training inputs at which rounding is measured; ``None`` where a process has none, or but a part of them."""
     if model.source is None or model.source.shared:

@@ -31,7 +31,7 @@ from lapwing.ground.shared import Shared
 from lapwing.jacobian.live import live
 from lapwing.jacobian.network.modes import undisturbed
 from lapwing.jacobian.products.strategy import multiplications
-from lapwing.likelihoods import Likelihood
+from lapwing.likelihoods import Categorical, Likelihood
 from lapwing.likelihoods.base import at_places
 from lapwing.linalg import BlockDiagonal, Dense, Diagonal, Kronecker, Structured
 from lapwing.linalg.operators.eigenbasis import Eigenbasis
@@ -47,6 +47,7 @@ from lapwing.posteriors.rounding import (
     excess,
     some_inputs,
     variances,
+    warn_of_contrasts,
     warn_of_products,
     warn_of_rounding,
 )
@@ -199,6 +200,19 @@ class WeightPosterior(ExactPosterior):
             largest = self.noise_scale * operator.rounding_scale
             error = partial(self._error_of_products, epsilon)
             warn_of_products(epsilon, largest, float(self.prior_diagonal.min()), error, cure)
+        if isinstance(self.likelihood, Categorical) and self.leaves_out_correlations:
+            largest = self.noise_scale * operator.rounding_scale
+            prior = float(self.prior_diagonal.min())
+            warn_of_contrasts(self.network.like.dtype, largest, prior, self._some_covariances)
+
+    @undisturbed()
+    @torch.no_grad()
+    def _some_covariances(self) -> Float[Tensor, "*batch c c"] | None:
+        """Those of outputs at some training inputs; ``None`` where there are none, or outputs are too many."""
+        inputs = some_inputs(self.model)
+        if inputs is None or self.wide or self.by_draws(inputs):
+            return None
+        return self._moments(inputs, [self])[0].covariance
 
     @undisturbed()
     @torch.no_grad()
