@@ -117,7 +117,7 @@ class Scene:
         """A network fitted to some angles and made linear, the precision of its g-prior by the evidence."""
         y, std = self.measured
         y, operator = y[list(angles)].flatten(), self.whole.select(angles)
-        prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=steps // 2, seed=self.seed)
+        prior = ct.DeepImagePrior(tv=3.0, rate=5e-3, steps=steps, patience=max(1, steps // 2), seed=self.seed)
         found = prior.fit(network, z, operator, y, noise_std=std)
         rays: dict[str, Any] = {"noise_std": std, "prior": lw.GPrior(), "seed": self.seed}
         posterior = ct.ImagePosterior.of(found.network, z, operator, y, **rays)

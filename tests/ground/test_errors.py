@@ -18,6 +18,7 @@ KINDS = {
     errors.MismatchError: ValueError,
     errors.NumericalError: ArithmeticError,
     errors.TooLargeError: MemoryError,
+    errors.TooSlowError: RuntimeError,
     errors.UnsupportedError: TypeError,
 }
 

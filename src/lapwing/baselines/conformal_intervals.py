@@ -152,7 +152,7 @@ class PredictionIntervals:
             targets = self.likelihood.targets_of(prediction, batch.targets)
             low, high = self._ends(prediction)
             holds = (low <= targets) & (targets <= high)
-            inside.append(holds.double().mean(-1).flatten().cpu())
+            inside.append(wide(holds).mean(-1).flatten().cpu())
             sizes.append((high - low).mean(-1).flatten().cpu())
         return Coverage.of(torch.cat(inside), torch.cat(sizes))
 

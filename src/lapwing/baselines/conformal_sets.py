@@ -214,7 +214,7 @@ class PredictionSets:
             sets = self._sets(prediction, source).to(labels.device)[kept]
             inside.append(sets.gather(-1, labels[kept][:, None])[:, 0].cpu())
             sizes.append(sets.sum(-1).cpu())
-        return Coverage.of(torch.cat(inside).double(), torch.cat(sizes).double())
+        return Coverage.of(wide(torch.cat(inside)), wide(torch.cat(sizes)))
 
     def _sets(self, prediction: Predictive, generator: torch.Generator) -> Bool[Tensor, "*batch c"]:
         return self.rule.scores(probabilities(prediction), generator) <= self.threshold

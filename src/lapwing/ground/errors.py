@@ -65,7 +65,7 @@ class TooLargeError(LapwingError, MemoryError):
     """The call would need more memory than allowed; nothing was allocated."""
 
 
-class TooSlowError(LapwingError):
+class TooSlowError(LapwingError, RuntimeError):
     """The call took more seconds than it was allowed, and was ended."""
 
 

@@ -140,11 +140,16 @@ class Normal(Shown, GaussianMarginals):
             return self.factor
         _ = self.variance  # refuses what is no variance
         with graph_kept(self.covariance):
-            double = wide(self.matrix)
-            values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
-            roots = clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt()
-            root = (vectors * roots.unsqueeze(-2)).to(self.covariance)
+            found = covariance_root(self.matrix) if self.covariance.requires_grad else self._root_by_eigenvalues
+            root = found.to(self.covariance)
             return root.reshape(*self.mean.shape, root.shape[-1])
+
+    @property
+    def _root_by_eigenvalues(self) -> Tensor:
+        """Without a derivative where eigenvalues coincide."""
+        double = wide(self.matrix)
+        values, vectors = torch.linalg.eigh(0.5 * (double + double.mT))
+        return vectors * clamp_rounding(values, "eigenvalue", self.covariance.dtype).sqrt().unsqueeze(-2)
 
     def _check(self, covariance: tuple[int, ...], expected: str, hint: str) -> None:
         shape = tuple(self.mean.shape)

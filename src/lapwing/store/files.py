@@ -88,7 +88,7 @@ def read_header(path: str | PathLike[str]) -> Json:
         ...     save(lw.Laplace(lw.Categorical()).fit(model, (x, y)), f"{folder}/model.safetensors")
         ...     header = read_header(f"{folder}/model.safetensors")
         >>> header["posterior"], header["prior"], header["totals"]["examples"]
-        ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0}, 20)
+        ('WeightPosterior', {'kind': 'Isotropic', 'precision': 1.0, 'mean': None, 'earlier': None}, 20)
     """
     return POSTERIOR.header(there(path))
 

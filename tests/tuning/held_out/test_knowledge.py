@@ -107,7 +107,9 @@ def test_of_independent_layers_the_last_has_a_prior_of_its_own_and_half_of_the_s
     )
     familiar = after.at_knowledge.predict(X).epistemic.sort().values.float()
     torch.testing.assert_close(scale.familiar, familiar)
-    assert f"{scale.head_factor:.3g} in the last layer times the prior precision" in repr(after)
+    precision = float(after.prior_precisions[0])
+    assert f"error bars at prior precision {precision * scale.factor:.3g}" in repr(after)
+    assert f"{precision * scale.head_factor:.3g} in the last layer" in repr(after)
 
 
 def known_of(posterior: lw.Posterior) -> KnowledgeScale:
