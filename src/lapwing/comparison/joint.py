@@ -96,8 +96,8 @@ def groups(n: int, outputs: int) -> list[slice]:
         outputs: Of each.
 
     Example:
-        >>> groups(1000, 10)
-        [slice(0, 200, None), slice(200, 400, None), slice(400, 600, None), slice(600, 800, None), slice(800, 1000, None)]
+        >>> groups(400, 10)
+        [slice(0, 200, None), slice(200, 400, None)]
     """
     size = max(2 * ANCHORS, math.isqrt(GROUP_BYTES // 8) // outputs)
     sizes = [len(part) for part in torch.arange(n).tensor_split(-(-n // size))]
