@@ -29,8 +29,8 @@ from benchmarks.networks import digit_cnn
 from benchmarks.report import Row, beside
 from benchmarks.tasks import matrix_free, probabilities
 from benchmarks.training import train
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose_samples
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground import probes
 from lapwing.ground.results import Solution
 from lapwing.linalg.eigenpairs import top_eigenpairs

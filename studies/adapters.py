@@ -22,7 +22,7 @@ from benchmarks.data import Pair, generator
 from benchmarks.report import Row, timed
 from benchmarks.tasks import probabilities
 from benchmarks.training import train
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.tuning import Method
 from studies.links import losses, scores
 

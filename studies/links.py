@@ -25,7 +25,7 @@ from benchmarks.data import generator
 from benchmarks.report import Row, attempt
 from benchmarks.table import averaged
 from benchmarks.tasks import BATCH, RESNETS, Task, moments, scored
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConvergenceWarning
 from lapwing.posteriors import Posterior

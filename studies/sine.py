@@ -22,7 +22,7 @@ from benchmarks.data import Pair, generator, uniform
 from benchmarks.networks import jacobian, perceptron
 from benchmarks.report import Row, figure, timed
 from benchmarks.training import train
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground import probes
 from lapwing.methods.marginal import Bound, ByGradient, MarginalTraining, StochasticLanczos, train_marginal
 from lapwing.posteriors import Posterior, WeightPosterior

@@ -31,7 +31,7 @@ from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, timed
 from benchmarks.table import averaged
 from benchmarks.tasks import RESNETS, Task, moments, probabilities
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.likelihoods.density import held_out_losses
 from lapwing.predictive import Moments
 from lapwing.tuning.held_out.mixup import FACTORS

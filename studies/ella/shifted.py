@@ -26,8 +26,8 @@ from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Pair, generator
 from benchmarks.report import Row, figure, tried
 from benchmarks.tasks import VALIDATION, moments, probabilities
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.data.sources import Data
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Classification, Moments

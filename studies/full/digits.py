@@ -20,8 +20,8 @@ from benchmarks.command import Setting
 from benchmarks.data import Pair, generator
 from benchmarks.report import Row, attempt, figure, tried
 from benchmarks.tasks import matrix_free, probabilities, scored
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import diagnose_samples
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full.setting import ALPHA, Digits

@@ -21,7 +21,7 @@ from benchmarks.command import Setting
 from benchmarks.data import Pair, generator
 from benchmarks.report import Row, figure, tried
 from benchmarks.tasks import matrix_free, probabilities
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.linalg.eigenpairs import top_eigenpairs
 from lapwing.posteriors import FunctionPosterior
 from studies.full.setting import ALPHA, SOURCE, Digits

@@ -23,7 +23,7 @@ from benchmarks.report import Row, grouped, tried
 from benchmarks.training import minimise, train
 from demo.digits import CLASSES, UNSEEN, Digits, Pair
 from demo.digits import digits as drawn
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
 
 SEEDS = 3

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import Predictor
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.linalg import top_eigenpairs
 from lapwing.methods.hessian_free import Probed, Signs, weight_uncertainty
 from lapwing.posteriors import MatrixFreePosterior, WeightPosterior

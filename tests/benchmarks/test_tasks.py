@@ -5,7 +5,7 @@ from torch import nn
 
 from benchmarks.data import generator
 from benchmarks.tasks import BATCH, probabilities
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 
 
 def test_batches_change_no_prediction() -> None:

@@ -12,7 +12,7 @@ from benchmarks.data import digits
 from benchmarks.networks import WEIGHTS, digit_cnn
 from benchmarks.tasks import probabilities
 from benchmarks.training import factor, kept_tensors, minimise, train
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.files import atomic
 from lapwing.metrics import accuracy
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.comparison.entries import Tuned, check_contender, common_likelihood, default_methods, recipes
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError
 from tests.checker import unchecked
 

@@ -9,7 +9,7 @@ from torch import nn
 import lapwing as lw
 from lapwing import metrics
 from lapwing.comparison import joint
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.predictive import Classification
 
 

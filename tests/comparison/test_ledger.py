@@ -14,7 +14,7 @@ from lapwing.comparison.examples import Examples
 from lapwing.comparison.journal import Journal
 from lapwing.comparison.ledger import Ledger, checksum_of_entry, row_of, rows_of
 from lapwing.comparison.table import Row
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import DataError
 
 ROW = Row("mine", "", ({"nll": 0.5, "ece": float("nan")},), examples=(Examples("0", 7, {"nll": torch.ones(3)}),))

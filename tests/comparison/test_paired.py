@@ -12,7 +12,7 @@ from lapwing import metrics
 from lapwing.comparison.examples import Examples
 from lapwing.comparison.joint import joint_values
 from lapwing.comparison.paired import Difference, paired
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 
 
 def kept(seed: int, run: str = "0", targets: int = 7, n: int = 40, shift: float = 0.0) -> Examples:

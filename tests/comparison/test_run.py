@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.comparison import Comparison, Task, Tuned, compare, likelihood_of, read_comparison, recipes
 from lapwing.comparison.joint import joint_values
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
 from lapwing.evaluation.evaluate import Predictor, evaluated
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, LapwingError, TooLargeError
 from lapwing.tuning.method import P
 from tests.checker import unchecked

@@ -13,8 +13,8 @@ from torch.distributions import Normal, Poisson
 from torch.utils.data import DataLoader, TensorDataset
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import Predictor, evaluated, metrics
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.posteriors.knowledge import KnowledgeScale
 from tests.meter import Meter

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import NegativeBinomial, Poisson
 from tests.checker import unchecked

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError, MismatchError, UnsupportedError
 from lapwing.methods.hessian_free import HessianFreePosterior, PreTrained
 from lapwing.store import load, read_header, save

@@ -14,7 +14,7 @@ from lapwing.baselines.nearest_neighbours import NearestNeighbours, NeighbourSco
 from lapwing.baselines.out_of_distribution import Score, ScoredNetwork
 from lapwing.baselines.scaling import AffineScaling, MatrixScaling, ScaledNetwork, VectorScaling
 from lapwing.baselines.swag import SWAG, SWAGPosterior
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.evaluation.task import Entry, Task
 
 __all__ = [

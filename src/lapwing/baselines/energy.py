@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.baselines.out_of_distribution import ScoredNetwork
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.evaluation.task import Task
 from lapwing.ground.data.inputs import InputsLike
 from lapwing.ground.errors import UnsupportedError, check_positive

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.baselines.out_of_distribution import ScoredNetwork, outputs_and_features, training_features
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.evaluation.task import Task
 from lapwing.ground.data.inputs import InputsLike
 from lapwing.ground.progress import working

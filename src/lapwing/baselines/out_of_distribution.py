@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.evaluation.task import Task
 from lapwing.ground.data.inputs import InputsLike
 from lapwing.ground.data.sources import Data

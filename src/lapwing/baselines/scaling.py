@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.evaluation.task import Task
 from lapwing.ground.data.inputs import InputsLike
 from lapwing.ground.data.sources import Data, Source, Unpack

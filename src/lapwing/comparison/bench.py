@@ -16,8 +16,8 @@ from lapwing.comparison.entries import Contender, Tuned
 from lapwing.comparison.ledger import Ledger
 from lapwing.comparison.scoring import Scoring
 from lapwing.comparison.table import Row
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import Predictor
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.evaluation.task import Entry, Task
 from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated

@@ -67,7 +67,7 @@ def joint_values(
         Of a posterior the draws of all outputs of a group: their covariance, ``GROUP_BYTES`` at most, and its root.
 
     Example:
-        >>> from lapwing.evaluation.baselines import PlainNetwork
+        >>> from lapwing.evaluation.plain_network import PlainNetwork
         >>> plain = PlainNetwork(torch.nn.Linear(2, 3))
         >>> joint_values(plain, (torch.randn(20, 2), torch.arange(20) % 3), draws=8).values.shape
         torch.Size([40])

@@ -83,7 +83,7 @@ def checksum_of_entry(entry: object) -> int:
     A function goes by its name alone.
 
     Example:
-        >>> from lapwing.evaluation.baselines import PlainNetwork
+        >>> from lapwing.evaluation.plain_network import PlainNetwork
         >>> one, other = PlainNetwork(nn.Linear(2, 3)), PlainNetwork(nn.Linear(2, 3))
         >>> checksum_of_entry(one) == checksum_of_entry(one), checksum_of_entry(one) == checksum_of_entry(other)
         (True, False)

@@ -8,8 +8,8 @@ from typing import Protocol, final, runtime_checkable
 import torch
 from torch import nn
 
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import Predictor
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.ground.errors import ConfigError
 from lapwing.jacobian.network.network import like_of

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, SubsetRandomSampler
 
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.evaluate import evaluate
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.data.sources import Data, Source, Unpack, is_pair
 from lapwing.ground.errors import UnsupportedError, check_kind
 from lapwing.jacobian.network.modes import undisturbed

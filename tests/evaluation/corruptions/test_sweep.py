@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, Sweep, corrupt, corruption_sweep
 from lapwing.evaluation.evaluate import Scores, evaluate
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.likelihoods import Categorical

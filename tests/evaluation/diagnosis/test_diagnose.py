@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import Diagnosis, diagnose, diagnose_samples
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError, DataError, NumericalError, ShapeError, UnsupportedError
 from lapwing.ground.shared import Shared
 from lapwing.linalg import Dense, Diagonal

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import ConfigError, MismatchError, ShapeError
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, UnsupportedError
 from lapwing.likelihoods import IGNORED

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive.temperature import sharpening_penalty
 from tests.posterior_cases import Problem, labels, normal, problem, refused, seeded

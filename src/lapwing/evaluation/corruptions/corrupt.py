@@ -168,7 +168,7 @@ def corruption_sweep(
     Cost: an ``evaluate`` for each corruption and severity, and one more.
 
     Example:
-        >>> from lapwing.evaluation.baselines import PlainNetwork
+        >>> from lapwing.evaluation.plain_network import PlainNetwork
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
         >>> x, y = torch.rand(20, 1, 8, 8), torch.randint(0, 3, (20,))
         >>> sweep = corruption_sweep(PlainNetwork(model), x, y, names=["fog", "jpeg"], transform=lambda x: 2 * x - 1)

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.comparison import Column, Comparison, Row
-from lapwing.evaluation.baselines import PlainNetwork
 from lapwing.evaluation.diagnosis import diagnose
 from lapwing.evaluation.evaluate import gathered, strangeness
+from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.canvas import INK, LINES, axes, panels
 from lapwing.ground.data.inputs import Inputs, place, take, tensors
 from lapwing.ground.data.sources import Batch, Data, Source, Unpack

@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from lapwing.evaluation.baselines import PlainNetwork, Temperature
 from lapwing.evaluation.evaluate import evaluate
+from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, ShapeError, UnsupportedError
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from lapwing.methods.laplace import Laplace
