@@ -42,7 +42,14 @@ def draw_differences(
     better = 1 if higher_is_better else -1
     colours = {0: GREY, better: BLUE, -better: ORANGE}
     for place, difference in enumerate(differences.values()):
-        _point(ax, difference.value, float(place), colours[difference.sign], filled=difference.sign != 0, x=difference.error)
+        _point(
+            ax,
+            difference.value,
+            float(place),
+            colours[difference.sign],
+            filled=difference.sign != 0,
+            x=difference.error,
+        )
     ax.axvline(0, color=INK, linestyle="--", linewidth=1)
     ax.set_yticks(range(len(differences)), labels=list(differences))
     ax.set(ylim=(len(differences) - 0.5, -0.5), xlabel=what)
