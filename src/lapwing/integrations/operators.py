@@ -84,10 +84,10 @@ class OperatorMeasurement(ForwardOperator):
             Both as ``DeepImagePrior().fit`` and ``ImagePosterior.of`` take them, the measurements flat.
         """
         measured = as_tensor(measurements, like=self.of).flatten() / self.unit
-        if isinstance(noise_std, Tensor | np.ndarray | list):
-            return measured, as_tensor(noise_std, like=self.of).flatten() / self.unit
-        check_positive("noise_std", noise_std, "0.05")
-        return measured, noise_std / self.unit
+        if isinstance(noise_std, int | float | np.floating):
+            check_positive("noise_std", noise_std, "0.05")
+            return measured, float(noise_std) / self.unit
+        return measured, as_tensor(noise_std, like=self.of).flatten() / self.unit
 
     def _forward(self, block: Float[Tensor, "pixels k"]) -> Float[Tensor, "rows k"]:
         return _each(self.forward, block, self.image)
