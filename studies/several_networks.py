@@ -44,7 +44,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
 
 CLASSES = 7
 MEMBERS = 5
-VALIDATION, TEST, ELSEWHERE = 200, 400, 300
+VALIDATION = 200
+TEST = 400
+ELSEWHERE = 300
 REFERENCE = "KFAC posterior"
 COLUMNS = ("nll", "difference", "accuracy", "ece", "brier", "ood_auroc", "fit_passes", "predict_passes")
 

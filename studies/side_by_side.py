@@ -33,6 +33,7 @@ from benchmarks.networks import seeded
 from benchmarks.tasks import EXAMPLES, VALIDATION
 from benchmarks.training import train
 from demo.digits import CLASSES, UNSEEN, digits
+from demo.digits import network as demonstrated
 from lapwing import baselines
 from lapwing.comparison import Comparison, Contender, Task, Tuned, read_comparison
 from lapwing.comparison.journal import circumstances
@@ -137,17 +138,8 @@ def entries(
 
 def network(classes: int) -> nn.Module:
     """The network of the demo with a layer of dropout."""
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Dropout(0.1),
-        nn.Linear(64, classes),
-    )
+    *features, last = demonstrated(classes)
+    return nn.Sequential(*features, nn.Dropout(0.1), last)
 
 
 def trained(data: tuple[Tensor, Tensor], epochs: int, seed: int) -> nn.Module:

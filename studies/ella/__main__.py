@@ -1,14 +1,9 @@
-"""One study: its rows, and beside what the source printed its numbers, as JSON and as a table; its figure where asked.
-
-``page`` puts the tables of committed reports into the page of the documentation:
-
-    python -m studies.ella page --join benchmarks/results/ella-*.json --markdown docs/ella.md
-"""
+"""One study: its rows, beside what the source printed its numbers, as JSON and as a table; its figure where asked."""
 
 from __future__ import annotations
 
 from benchmarks.command import Study, main
-from studies.ella import ablation, growth, page, shifted
+from studies.ella import ablation, growth, shifted
 
 CIFAR = "CIFAR-10 and the trained networks"
 STUDIES = {
@@ -16,7 +11,6 @@ STUDIES = {
     "stopping": Study(growth.stopping, draw=growth.draw_stopping, needs=CIFAR),
     "rank": Study(growth.rank, needs=CIFAR),
     "shifted": Study(shifted.rows, verdict=shifted.verdict, draw=shifted.draw, needs=CIFAR),
-    "page": Study(lambda _: (), draw=page.page),
 }
 
 if __name__ == "__main__":

@@ -36,8 +36,11 @@ from lapwing.linear.model import Chunk
 from lapwing.posteriors import MatrixFreePosterior, NystromPosterior
 from studies.ella.setting import DECAY, RANK
 
-TRAINED, EPOCHS = 2000, 20
-IMAGES, HELD_OUT, PROBES = 500, 128, 8
+TRAINED = 2000
+EPOCHS = 20
+IMAGES = 500
+HELD_OUT = 128
+PROBES = 8
 GRID = (20, 50, 100, 200, 500)
 RANKS = (5, 10, *GRID)
 LABELS = {"eps_nystrom": "ε Nyström", "eps_ella": "ε ELLA", "eps_residual": "ε ELLA with the residual"}

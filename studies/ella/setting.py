@@ -37,10 +37,13 @@ NETWORK = "ella_resnet20"
 DECAY = 1e-4
 """Weight decay the network was trained with."""
 
-RANK, LANDMARKS, SAMPLES = 20, 500, 512
+RANK = 20
+LANDMARKS = 500
+SAMPLES = 512
 """Directions K, landmarks M, and draws of the logits behind a prediction; the source has M = 2000."""
 
-EVERY, PATIENCE = 100, 3
+EVERY = 100
+PATIENCE = 3
 """Training images between two looks at the validation images, and looks without a gain before it stops."""
 
 SOURCE = "Deng et al. 2022"

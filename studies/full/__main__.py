@@ -1,14 +1,9 @@
-"""One study: its rows, and beside what the source printed its numbers, as JSON; its figure where asked.
-
-``page`` puts the tables of committed reports into the page of the documentation:
-
-    python -m studies.full page --join benchmarks/results/full-*.json --markdown docs/full-laplace.md
-"""
+"""One study: its rows, and beside what the source printed its numbers, as JSON; its figure where asked."""
 
 from __future__ import annotations
 
 from benchmarks.command import Study, main
-from studies.full import cost, digits, page, preconditioners, quadrature, sine, spectrum
+from studies.full import cost, digits, preconditioners, quadrature, sine, spectrum
 
 STUDIES = {
     "spectrum": Study(spectrum.rows, verdict=spectrum.verdict, draw=spectrum.draw),
@@ -17,7 +12,6 @@ STUDIES = {
     "sine": Study(sine.rows, sine.COLUMNS),
     "digits": Study(digits.rows, draw=digits.draw),
     "preconditioners": Study(preconditioners.rows),
-    "page": Study(lambda _: (), draw=page.page),
 }
 
 if __name__ == "__main__":

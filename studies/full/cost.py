@@ -41,7 +41,8 @@ RTOL = 1e-5
 MOST = {1.0: 10_000_000, 1e2: 1_000_000, 1e4: 100_000}
 """Most weights of a problem that is solved, by its condition number; the first is that of the product too."""
 
-RUNS, BUDGET = 5, 6.0
+RUNS = 5
+BUDGET = 6.0
 """Most timed runs of each, after one to warm up, and seconds after which no further run is begun."""
 
 SHORTEST = 0.02

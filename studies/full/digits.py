@@ -26,7 +26,9 @@ from lapwing.linear.solvers import CG
 from lapwing.posteriors import MatrixFreePosterior
 from studies.full.setting import ALPHA, Digits
 
-IMAGES, TESTED, DRAWS = 300, 500, 200
+IMAGES = 300
+TESTED = 500
+DRAWS = 200
 ALPHAS = (ALPHA, 10.0)
 STRUCTURES = {"KFAC": lw.KFAC(), "diagonal": lw.Diagonal()}
 """What one would use instead."""

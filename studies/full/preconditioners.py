@@ -31,7 +31,10 @@ from lapwing.posteriors import MatrixFreePosterior
 from studies.full.quadrature import solved
 from studies.full.setting import ALPHA, Digits
 
-IMAGES, DRAWS, RTOL, STEPS = 200, 8, 1e-4, 2000
+IMAGES = 200
+DRAWS = 8
+RTOL = 1e-4
+STEPS = 2000
 
 
 def recipes(rank: int, examples: int) -> dict[str, Preconditioner | None]:

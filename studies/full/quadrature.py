@@ -39,13 +39,18 @@ IMAGES = 100
 POINTS = (1, 2, 3, 4, 5, 10, 20)
 """Those of the source's table."""
 
-MINRES, CG = (3, 5), (3, 5, 10)
+MINRES = (3, 5)
+CG = (3, 5, 10)
 """Those for which the solver of the source and our own are run."""
 
 PUBLISHED = {1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0001, 5: 0.0284, 10: 0.0542, 20: 0.0561}
 """P-values of the source's Kolmogorov-Smirnov test, by points."""
 
-DRAWS, FAMILY, LEVEL, RTOL, STEPS = 200, 16, 0.01, 1e-4, 3000
+DRAWS = 200
+FAMILY = 16
+LEVEL = 0.01
+RTOL = 1e-4
+STEPS = 3000
 SOLVERS: dict[str, Method] = {"MINRES": "minres", "CG": "cg"}
 
 

@@ -17,7 +17,8 @@ from benchmarks.training import kept_tensors, train
 ALPHA = 0.1
 """The source's prior precision."""
 
-TRAINED, EPOCHS = 2000, 15
+TRAINED = 2000
+EPOCHS = 15
 """Images the networks are trained on, and passes over them."""
 
 SOURCE = "Brack 2023"

@@ -22,7 +22,9 @@ from lapwing.posteriors import MatrixFreePosterior
 from studies.sine import NOISE, Data, Length, loader, network, nll, plain
 
 ALPHAS = (70.0, 1.0)
-FUNCTIONS, DRAWS, BEYOND = 100, 1000, 1.5
+FUNCTIONS = 100
+DRAWS = 1000
+BEYOND = 1.5
 """Networks a prediction averages, draws that are tested, and how far away "beyond" ends; it begins at 1.2."""
 
 COLUMNS = ("std_sides", "std_gap", "std_beyond", "off_least_squares", "nll_sides", "nll_gap", "nll_gap_linearised")

@@ -34,7 +34,8 @@ TOP = 100
 """Eigenvalues Lanczos is asked for, and eigenvalues written to the report."""
 
 KERNELS: tuple[Literal[3, 5], ...] = (3, 5)
-IMAGES, QUICK = (100, 300, 1000), (10, 20)
+IMAGES = (100, 300, 1000)
+QUICK = (10, 20)
 
 
 def rows(setting: Setting) -> Iterator[Row]:

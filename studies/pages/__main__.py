@@ -11,12 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.report import ROOT
 from benchmarks.table import with_tables
-from studies.pages import calibration, hessian_free, knowledge, processes, published, readme, tomography
+from studies.pages import (
+    calibration,
+    ella,
+    full_covariance,
+    hessian_free,
+    knowledge,
+    processes,
+    published,
+    readme,
+    tomography,
+)
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme.tables,
     "docs/calibration.md": calibration.tables,
     "docs/ct-results.md": tomography.tables,
+    "docs/ella.md": ella.tables,
+    "docs/full-laplace.md": full_covariance.tables,
     "docs/gp-results.md": processes.tables,
     "docs/hessian-free.md": hessian_free.tables,
     "docs/knowledge.md": knowledge.tables,

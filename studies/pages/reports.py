@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from benchmarks.command import TAKEN_AGAIN
 from benchmarks.report import ROOT, Row
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -45,6 +46,18 @@ def row(name: str, **facts: object) -> Row:
     if not found:
         raise LookupError(f"benchmarks/results/{name}.json has no row with {facts}")
     return found[0]
+
+
+def tables_of_studies(folder: str, makers: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]]) -> Iterator[str]:
+    """The tables of several studies of a folder, of those that have a report.
+
+    Args:
+        folder: The beginning of the reports' names.
+        makers: By the name of the study, in the order of the page; takes the rows that were measured.
+    """
+    for study, make in makers.items():
+        if (RESULTS / f"{folder}-{study}.json").exists():
+            yield from make([each for each in rows(f"{folder}-{study}") if not any(map(each.get, TAKEN_AGAIN))])
 
 
 def grid(heads: Mapping[str, str], lines: Iterable[Sequence[str]]) -> str:

@@ -310,7 +310,9 @@ def health(
         doubts += seen_in_training(posterior, data, train, unpack)
         if not posterior.trace:
             doubts.append("it was not tuned. Try lw.tune(posterior)")
-        count = (DRAWS if posterior.exact else 0) if draws is None else draws
+        count = draws
+        if count is None:
+            count = DRAWS if posterior.exact else 0
         if count:
             facts.append(str(diagnose(posterior, count, directions=0, generator=0)))
     doubts += [str(each.message) for each in caught if is_ours(each.category)]

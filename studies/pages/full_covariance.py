@@ -1,4 +1,4 @@
-"""The tables of ``docs/full-laplace.md``, from the rows of the reports."""
+"""Full-covariance Laplace: spectra, products, draws and preconditioners."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from benchmarks.report import ROOT, Row, grouped
-from benchmarks.table import markdown, summarised, with_tables
+from benchmarks.report import Row, grouped
+from benchmarks.table import markdown, summarised
 from studies.full import cost
 from studies.full.quadrature import PUBLISHED
 from studies.full.spectrum import gap
+from studies.pages.reports import tables_of_studies
 from studies.published import to_three_places
 
-PAGE = ROOT / "docs" / "full-laplace.md"
 
-
-def page(found: Sequence[Row]) -> str:
-    """The page with the tables of the studies that have rows made anew."""
-    studies = grouped(found, "study")
-    fresh = [table for name, make in TABLES.items() if name in studies for table in make(studies[name])]
-    return with_tables(PAGE.read_text(encoding="utf-8"), fresh)
+def tables() -> Iterator[str]:
+    """In the order of the page."""
+    yield from tables_of_studies("full", TABLES)
 
 
 def of_spectrum(found: Sequence[Row]) -> Iterator[str]:

@@ -1,24 +1,21 @@
-"""The tables of ``docs/ella.md``, from the rows of the reports."""
+"""ELLA: early stopping, rank, shifted images, landmarks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.report import ROOT, Row, grouped
-from benchmarks.table import markdown, summarised, with_tables
+from benchmarks.report import Row, grouped
+from benchmarks.table import markdown, summarised
 from lapwing.evaluation.corruptions import SEVERITIES
 from studies.ella.growth import VARIANCES
 from studies.ella.shifted import PUBLISHED, SHOWN
+from studies.pages.reports import tables_of_studies
 from studies.published import to_three_places
 
-PAGE = ROOT / "docs" / "ella.md"
 
-
-def page(found: Sequence[Row]) -> str:
-    """The page with the tables of the studies that have rows made anew."""
-    studies = grouped(found, "study")
-    fresh = [table for name, make in TABLES.items() if name in studies for table in make(studies[name])]
-    return with_tables(PAGE.read_text(encoding="utf-8"), fresh)
+def tables() -> Iterator[str]:
+    """In the order of the page."""
+    yield from tables_of_studies("ella", TABLES)
 
 
 def of_ablation(found: Sequence[Row]) -> Iterator[str]:
