@@ -257,4 +257,7 @@ def test_pylops_without_a_batch_is_refused() -> None:
 
 
 def test_the_page_runs(tmp_path: Path, deepinv: Any) -> None:
-    run_page("operators", tmp_path)
+    names = run_page("operators", tmp_path)
+    std = names["posterior"].std
+    assert std.numel() == 16 * 16 and bool((std > 0).all())
+    assert names["operator"].shape == (5, 9)

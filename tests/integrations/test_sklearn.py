@@ -409,4 +409,7 @@ def test_mapie_conforms_them_as_they_are(estimator: Any) -> None:
 
 
 def test_the_page_runs(tmp_path: Path) -> None:
-    run_page("sklearn", tmp_path)
+    names = run_page("sklearn", tmp_path)
+    assert (names["std"] > 0).all() and len(names["std"]) == 20
+    assert np.allclose(names["covariance"], names["covariance"].T) and names["covariance"].shape == (20, 20)
+    assert np.allclose(names["probabilities"].sum(1), 1.0)
