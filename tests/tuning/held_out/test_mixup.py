@@ -432,3 +432,12 @@ def test_views_and_inputs_without_labels_are_checked() -> None:
     regression = lw.Laplace(lw.Gaussian()).fit(nn.Linear(3, 1), (x, x[:, :1]))
     with pytest.raises(UnsupportedError, match="classifier"):
         lw.tune(regression, unlabelled=x)
+
+
+def test_inputs_without_labels_are_refused_where_positions_may_be_padding() -> None:
+    x, y = normal(12, 4, 3), torch.arange(48).view(12, 4) % 3
+    y[3, 2:] = IGNORED
+    recipe = lw.Laplace(lw.Categorical(event_dim=1))
+    posterior = recipe.fit(seeded(lambda: nn.Linear(3, 3)), (x, y))
+    with pytest.raises(UnsupportedError, match="all positions count"):
+        lw.tune(posterior, unlabelled=x)

@@ -194,8 +194,12 @@ def labelled_by_network(posterior: Posterior, unlabelled: Source | Inputs) -> Da
 
     Raises:
         DataError: If there are no inputs, or one that is not finite.
+        UnsupportedError: If some positions of the training data have no label, for nobody says which of these have none.
     """
     data = posterior.data
+    if data is not None and bool((next(iter(data)).targets == IGNORED).any()):
+        got = f"training targets of which some are {IGNORED}, such as padding: of other inputs nobody says which"
+        raise UnsupportedError("inputs of which all positions count", got, CURE)
     unpack = None if data is None else data.unpack
     batches: list[tuple[Inputs, Tensor]] = []
     for some in inputs_of(unlabelled, unpack):
