@@ -194,7 +194,7 @@ def labelled_by_network(posterior: Posterior, unlabelled: Source | Inputs) -> Da
 
     Raises:
         DataError: If there are no inputs, or one that is not finite.
-        UnsupportedError: If some positions of the training data have no label, for nobody says which of these have none.
+        UnsupportedError: If training data have positions without a label: nobody says where these inputs have some.
     """
     data = posterior.data
     if data is not None and bool((next(iter(data)).targets == IGNORED).any()):
