@@ -32,9 +32,9 @@ def compared(best: float) -> Comparison:
     return Comparison((*rows, Row("failed", "", (), "RuntimeError: raw")), reference=("plain network", ""))
 
 
-def test_only_what_is_the_best_and_beyond_noise_is_marked() -> None:
+def test_only_what_is_the_best_and_beyond_noise_is_marked(tmp_path: Path) -> None:
     marked = [
-        re.findall(r'<td class="best">([^<]+)', render(comparison_page(compared(best), Path()), Path()))
+        re.findall(r'<td class="best">([^<]+)', render(comparison_page(compared(best), tmp_path), tmp_path))
         for best in (-0.2, -0.001)
     ]
     assert len(marked[0]) == 1 and marked[1] == []
