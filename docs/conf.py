@@ -35,7 +35,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
-napoleon_custom_sections = ["Cost", "Source", "Warns"]
+napoleon_custom_sections = ["Cost", "Source"]
 
 REFERENCE = Path(__file__).parent / "reference"
 ROOMS = {

@@ -36,7 +36,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: Σ_b (n_b / n) |acc_b - conf_b|."""
+        """Expected calibration error: ``Σ_b (n_b / n) |acc_b - conf_b|``."""
         gap = (self.accuracy - self.confidence).abs()
         return float((gap * self.count).sum() / self.count.sum())
 
@@ -73,7 +73,7 @@ def reliability(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -
 def ece(probs: Float[Tensor, "*n c"], targets: Tensor, bins: int = 15) -> float:
     """Expected calibration error over bins of equal width (Guo et al. 2017, eq. 3).
 
-    Σ_b (n_b / n) |acc_b - conf_b|, with bins ((b - 1)/B, b/B] in the confidence: the probability of the most
+    ``Σ_b (n_b / n) |acc_b - conf_b|``, with bins ((b - 1)/B, b/B] in the confidence: the probability of the most
     probable class.
 
     Args:
