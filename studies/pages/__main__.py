@@ -13,6 +13,7 @@ from benchmarks.report import ROOT
 from benchmarks.table import with_tables
 from studies.pages import (
     calibration,
+    comparing,
     ella,
     full_covariance,
     hessian_free,
@@ -26,6 +27,7 @@ from studies.pages import (
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme.tables,
     "docs/calibration.md": calibration.tables,
+    "docs/comparing.md": comparing.tables,
     "docs/ct-results.md": tomography.tables,
     "docs/ella.md": ella.tables,
     "docs/full-laplace.md": full_covariance.tables,
