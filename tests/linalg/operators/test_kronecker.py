@@ -101,3 +101,9 @@ def test_gradient_of_a_constant_diagonal_spreads_evenly() -> None:
     operator.plus_diagonal(values).logdet().backward()
     mean = (1 / (operator.eigenvalues() + 1)).mean()
     torch.testing.assert_close(values.grad, mean.expand(6))
+
+
+def test_what_is_pooled_keeps_its_shift() -> None:
+    one, other = Kronecker(spd(2, 10.0), spd(3, 10.0), 0.2), Kronecker(spd(2, 10.0), spd(3, 10.0), 0.5)
+    pooled = one.shifted(0.7).pooled(other)
+    torch.testing.assert_close(pooled.trace(), one.trace() + 6 * 0.7 + other.trace())

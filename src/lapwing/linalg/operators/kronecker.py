@@ -202,14 +202,19 @@ class Kronecker(Structured):
 
             (Σ g gᵀ + Σ' g gᵀ) ⊗ (Σ a aᵀ + Σ' a aᵀ) / (n + n')
 
-        which is what all data together give; of corrected eigenvalues the sum, see ``plus``.
+        which is what all data together give; of corrected or shifted eigenvalues the sum, see ``plus``.
         """
-        if not isinstance(other, Kronecker) or self.corrected is not None or other.corrected is not None:
+        if not isinstance(other, Kronecker) or not (self._is_plain and other._is_plain):
             return self.plus(other)
         count = 1 / self.scale + 1 / other.scale
         sides = zip(self.bases, other.bases, strict=True)
         left, right = (_factor_sum(own, theirs) for own, theirs in sides)
         return Kronecker(left, right, 1 / count, factored=self.factored)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether it is ``scale * L ⊗ R`` and nothing else."""
+        return self.corrected is None and not bool(self.shift)
 
     @property
     def _left_trace(self) -> Float[Tensor, "..."]:
