@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from lapwing.tuning.method import P
 from tests.checker import unchecked
 from tests.curvature.unchanged import unchanged
 from tests.modules import Counting
+from tests.posterior_cases import refused
 
 
 def classes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -497,3 +499,91 @@ def test_a_file_without_rows_is_no_comparison(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(model: nn.Sequential, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compare(model, classes(45, 0), classes(40, 2), methods={}, **options)
+
+
+def test_a_method_is_not_called_as_a_row_that_is_there_anyway(model: nn.Sequential) -> None:
+    with refused(ConfigError, "of other names than plain network"):
+        compare(model, classes(45, 0), classes(40, 2), methods={"plain network": lw.baselines.PlainNetwork(model)})
+
+
+def test_a_tuning_that_changed_under_its_name_is_done_again(model: nn.Sequential, tmp_path: Path) -> None:
+    data = model, classes(45, 0), classes(40, 2)
+    methods = {"full": lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights"))}
+    out = tmp_path / "run.jsonl"
+    found = []
+    for steps in (1, 50, 50):
+        tunings = {"mine": lw.EvidenceGradient(steps=steps)}
+        result = compare(*data, methods=methods, tunings=tunings, out=out)
+        found.append(result.row("full", "mine").runs[0]["prior_precision"])
+    alone = compare(*data, methods=methods, tunings={"mine": lw.EvidenceGradient(steps=50)})
+    assert found[1] == found[2] == alone.row("full", "mine").runs[0]["prior_precision"] != found[0]
+    assert len(read_comparison(out).row("full", "mine").runs) == 1
+
+
+def test_a_recipe_that_changed_under_its_name_is_no_second_run(model: nn.Sequential, tmp_path: Path) -> None:
+    data = model, classes(45, 0), classes(40, 2)
+    for structure in (lw.Diagonal(), lw.KFAC()):
+        latest = compare(
+            *data, methods={"mine": lw.Laplace(lw.Categorical(), structure=structure)}, out=tmp_path / "run.jsonl"
+        )
+    row = read_comparison(tmp_path / "run.jsonl").row("mine", "default")
+    assert [run["nll"] for run in row.runs] == [run["nll"] for run in latest.row("mine", "default").runs]
+
+
+def test_another_bound_of_bytes_does_not_do_finished_rows_again(model: nn.Sequential, tmp_path: Path) -> None:
+    methods = {"full": Tuned(lw.Laplace(lw.Categorical(), structure=lw.Full(view="weights")))}
+    out = tmp_path / "run.jsonl"
+    for max_bytes in (2**31, 2**30):
+        compare(model, classes(45, 0), classes(40, 2), methods=methods, out=out, max_bytes=max_bytes)
+    assert len(out.read_text().splitlines()) == 2
+
+
+def test_a_network_of_the_same_weights_and_another_activation_is_another(model: nn.Sequential, tmp_path: Path) -> None:
+    other = nn.Sequential(*(nn.ReLU() if isinstance(layer, nn.Tanh) else layer for layer in model))
+    methods = {"KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC())}
+    data = classes(45, 0), classes(40, 2)
+    one, two = (compare(each, *data, methods=methods, out=tmp_path / "run.jsonl") for each in (model, other))
+    assert one.row("plain network").runs[0]["nll"] != two.row("plain network").runs[0]["nll"]
+
+
+def test_data_from_elsewhere_in_another_order_are_refused(model: nn.Sequential) -> None:
+    x, y = classes(400, 3)
+    loader = DataLoader(TensorDataset(x, y), batch_size=40, shuffle=True)
+    with refused(DataError, "ood= whose inputs are the same"):
+        compare(model, classes(45, 0), classes(40, 2), ood=loader)
+
+
+def test_shifted_data_in_another_order_have_no_pairs(model: nn.Sequential) -> None:
+    loader = DataLoader(TensorDataset(*classes(400, 3)), batch_size=40, shuffle=True)
+    methods = {"KFAC": lw.Laplace(lw.Categorical(), structure=lw.KFAC())}
+    with pytest.warns(DataWarning, match="order"):
+        result = compare(model, classes(45, 0), classes(40, 2), methods=methods, shifts={"s": loader})
+    assert result.difference(result.row("KFAC", "default"), "nll:s") is None
+
+
+def test_what_a_fit_took_is_no_longer_there_for_the_scores(model: nn.Sequential) -> None:
+    def slow(task: Task) -> PlainNetwork:
+        time.sleep(0.4)
+        network = PlainNetwork(task.model, task.likelihood)
+        return SlowToPredict(network, 0.4)  # type: ignore[return-value]
+
+    result = compare(
+        model, classes(45, 0), classes(40, 2), methods={"slow": slow, "mine": Scaled(2.0)}, budget_seconds=0.6
+    )
+    assert "at most" in result.row("slow").note
+
+
+@dataclass(frozen=True)
+class SlowToPredict:
+    """A network that waits before it answers."""
+
+    network: PlainNetwork
+    seconds: float
+
+    @property
+    def likelihood(self) -> lw.Likelihood:
+        return self.network.likelihood
+
+    def predict(self, x: Any) -> Any:
+        time.sleep(self.seconds)
+        return self.network.predict(x)

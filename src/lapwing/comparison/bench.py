@@ -14,7 +14,7 @@ import torch
 from lapwing.comparison.cost import NO_LIMITS, Limits, Measured, measured
 from lapwing.comparison.entries import Contender, Tuned
 from lapwing.comparison.ledger import Ledger
-from lapwing.comparison.scoring import Scoring
+from lapwing.comparison.scoring import Further, Scoring
 from lapwing.comparison.table import Row
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.plain_network import PlainNetwork
@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 STEPS = ("fit", "tune", "predict")
 """What a method is timed at."""
+
+TUNINGS = ("default", "validation")
+"""Names of tunings that mean the same in every comparison."""
 
 
 @final
@@ -105,7 +108,7 @@ class Bench:
         """The row of what makes a predictor of the task."""
         fit = method.fit if isinstance(method, Entry) else method
         fitted = self._timed(f"{name}: fit", lambda: fit(self.task), self.limits)
-        return self._scored(name, "", fitted.value, {"fit": fitted}, self.limits)
+        return self._scored(name, "", fitted.value, {"fit": fitted}, self.limits.less(fitted.seconds))
 
     def _hessian_free(self, name: str, recipe: HessianFree) -> Row:
         """The row of a Hessian-free posterior, which answers where it will be scored."""
@@ -113,7 +116,8 @@ class Bench:
         options: dict[str, Any] = {"output": self.task.output, "unpack": self.task.unpack}
         fit = partial(recipe.fit, self.task.model, self.task.train, points=points, **options)
         fitted = self._timed(f"{name}: fit", fit, self.limits)
-        return self._scored(name, "", fitted.value, {"fit": fitted}, self.limits, None, _precision(fitted.value))
+        left = self.limits.less(fitted.seconds)
+        return self._scored(name, "", fitted.value, {"fit": fitted}, left, None, _precision(fitted.value))
 
     def _points(self) -> Inputs:
         """All inputs that scores are taken at."""
@@ -132,7 +136,8 @@ class Bench:
         """A row for each way of tuning a posterior, which is fitted once; ``None`` is the default of ``tune``."""
         recipe = method.recipe if isinstance(method, Tuned) else method
         link = method.link if isinstance(method, Tuned) else None
-        known = {tuned_by: self.ledger.row(name, tuned_by, method) for tuned_by in tunings}
+        entries = {tuned_by: self._entry(method, tuned_by, way) for tuned_by, way in tunings.items()}
+        known = {tuned_by: self.ledger.row(name, tuned_by, entry) for tuned_by, entry in entries.items()}
         missing = [tuned_by for tuned_by, row in known.items() if row is None]
         fitted = self._fit(name, method, recipe, missing)
         for tuned_by, way in tunings.items():
@@ -141,10 +146,15 @@ class Bench:
                 self.bar.update()
                 yield row
             elif isinstance(fitted, Exception):
-                yield self.ledger.kept(self._failed(name, tuned_by, fitted), method)
+                yield self.ledger.kept(self._failed(name, tuned_by, fitted), entries[tuned_by])
             elif fitted is not None:
                 attempt = partial(self._tuned, name, tuned_by, fitted, way, link)
-                yield self._attempted(name, tuned_by, method, attempt)
+                yield self._attempted(name, tuned_by, entries[tuned_by], attempt)
+
+    def _entry(self, method: Laplace | GP | Tuned, tuned_by: str, way: Method | None) -> object:
+        """What a row is kept under: the method, and how it is tuned where neither it nor the name says so."""
+        said = isinstance(method, Tuned) or tuned_by in TUNINGS
+        return method if said else (method, way)
 
     def _fit(
         self, name: str, method: Contender, recipe: Laplace | GP, missing: Sequence[str]
@@ -165,7 +175,9 @@ class Bench:
         if isinstance(recipe, GP):
             return lambda: recipe.fit(self._whole())
         options: dict[str, Any] = {"output": task.output, "unpack": task.unpack, "generator": task.generator}
-        return partial(recipe.fit, task.model, task.train, **options)
+        bound = self.limits.bytes
+        bounded = recipe if bound is None else replace(recipe, structure=recipe.structure.within(bound))
+        return partial(bounded.fit, task.model, task.train, **options)
 
     def _tuned(
         self,
@@ -197,11 +209,11 @@ class Bench:
         of_test = self._timed(f"{name}: predict", lambda: self.scoring.on_test(predictor, link), limits)
         found = {**of_test.value.scores, **(numbers or {})}
         limits = limits.less(of_test.seconds)
-        further = dict[str, torch.Tensor]()
+        further = Further()
         if self.scoring.further:
             rest = self._timed(f"{name}: score", lambda: self.scoring.further_scores(predictor, link), limits)
-            found |= rest.value[0] | {"further_seconds": rest.seconds}
-            further = rest.value[1]
+            found |= rest.value.scores | {"further_seconds": rest.seconds}
+            further = rest.value
         steps = {**costs, "predict": of_test}
         found |= {f"{step}_seconds": steps[step].seconds for step in STEPS if step in steps}
         peaks = {step: peak for step in STEPS if step in steps and (peak := steps[step].peak_mib) is not None}
@@ -217,9 +229,9 @@ class Bench:
         self.bar.update()
         return result
 
-    def _attempted(self, name: str, tuned_by: str, method: Contender, attempt: Callable[[], Row]) -> Row:
+    def _attempted(self, name: str, tuned_by: str, entry: object, attempt: Callable[[], Row]) -> Row:
         """The row of a method as it was kept, or as it is found now, or one that says what stopped it."""
-        known = self.ledger.row(name, tuned_by, method)
+        known = self.ledger.row(name, tuned_by, entry)
         if known is not None:
             self.bar.update()
             return known
@@ -229,7 +241,7 @@ class Bench:
             row = attempt()
         except (Exception, SystemExit) as error:
             row = self._failed(name, tuned_by, _as_error(error))
-        return self.ledger.kept(row, method)
+        return self.ledger.kept(row, entry)
 
     def _failed(self, name: str, tuned_by: str, error: Exception) -> Row:
         traceback.clear_frames(error.__traceback__)  # whose variables hold the memory of what failed

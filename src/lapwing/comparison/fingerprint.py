@@ -25,10 +25,11 @@ def fingerprint(
     choices: Any,
     unpack: Unpack | None = None,
 ) -> str:
-    """A number, in 16 letters, of a network's weights, its data and choices.
+    """A number, in 16 letters, of a network, its data and choices.
 
-    Of the training data their targets count alone, in any order: inputs may be augmented anew in every pass. Of others
-    all numbers count, in any order.
+    Of the network its weights and what it prints as count, which tells tanh from ReLU. Of the training data their
+    targets count alone, in any order: inputs may be augmented anew in every pass. Of others all numbers count, in any
+    order.
 
     Args:
         model: The network.
@@ -49,7 +50,8 @@ def fingerprint(
         >>> same, fingerprint(model, (x, y), {}, None, ()) == fingerprint(model, (x, y + 1), {}, None, ())
         (True, False)
     """
-    parts = [f"{digest_of(unwrapped(model))} {checksum(choices)}"]
+    module = unwrapped(model)
+    parts = [f"{digest_of(module)} {module!r} {checksum(choices)}"]
     parts.append(f"train {summed(rows(batch.targets) for batch in Data(train, unpack=unpack))}")
     for name, source in sorted(scored.items()):
         batches = whole_examples(source, unpack)

@@ -149,8 +149,10 @@ def row_of(line: Mapping[str, Any], where: str) -> Row:
 
 
 def rows_of(lines: Iterable[Mapping[str, Any]], where: str) -> list[Row]:
-    """The rows of all lines, the latest of each key."""
+    """The rows of all lines, the latest of each method, data and seed, however its entry was changed since."""
     latest = dict[str, Mapping[str, Any]]()
     for line in lines:
-        latest[f"{line.get('key')}"] = line
+        key = line.get("key")
+        said = {part: key[part] for part in key if part != "entry"} if isinstance(key, dict) else key
+        latest[f"{said}"] = line
     return [row_of(line, where) for line in latest.values()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, TypeVar, final
+from typing import final
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from lapwing.comparison.entries import (
     common_likelihood,
     default_methods,
 )
-from lapwing.comparison.fingerprint import fingerprint
+from lapwing.comparison.fingerprint import examples, fingerprint
 from lapwing.comparison.journal import Journal, circumstances
 from lapwing.comparison.ledger import Ledger, rows_of
 from lapwing.comparison.scoring import Scoring
@@ -27,7 +27,7 @@ from lapwing.comparison.table import Comparison, Row, columns_with, joined_rows
 from lapwing.evaluation.task import Task
 from lapwing.gp import GP
 from lapwing.ground.data.inputs import Inputs
-from lapwing.ground.data.sources import Data, Source, Unpack
+from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import (
     ConfigError,
     ConvergenceWarning,
@@ -48,8 +48,6 @@ from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.methods.laplace import Laplace
 from lapwing.predictive import Link
 from lapwing.tuning import Method, Validation
-
-M = TypeVar("M", bound=Contender)
 
 
 def compare(
@@ -151,7 +149,10 @@ def compare(
     for source in (train, test, ood, validation, *shifts.values()):
         check_rereadable(source)
     for name, method in (methods or {}).items():
+        if name in BASELINES:
+            raise ConfigError(f"methods of other names than {', '.join(BASELINES)}", f"{name!r}", f"'another {name}'")
         check_contender(name, method)
+    check_order("ood", ood, unpack)
     if budget_seconds is not None:
         check_positive("budget_seconds", budget_seconds, "600")
     if max_bytes is not None:
@@ -166,7 +167,6 @@ def compare(
         if isinstance(method, Tuned) and method.method == "validation":
             task.held_out(f"methods[{name!r}], which is tuned by them")
     limits = Limits(budget_seconds, max_bytes)
-    methods = {name: within(method, max_bytes) for name, method in methods.items()}
     ways: dict[str, Method | None] = {"default": None, **(tunings or {})}
     if validation is not None:
         ways["validation"] = Validation(validation, unpack=unpack, link=link)
@@ -309,18 +309,6 @@ def methods_for(task: Task, *, budgeted: bool) -> dict[str, Contender]:
     )
 
 
-def within(method: M, max_bytes: int | None) -> M:
-    """A recipe whose structure refuses beforehand what would take more memory; any other method as it is."""
-    if max_bytes is None:
-        return method
-    bounded: Any = method
-    if isinstance(method, Tuned):
-        bounded = replace(method, recipe=within(method.recipe, max_bytes))
-    if isinstance(method, Laplace):
-        bounded = replace(method, structure=method.structure.within(max_bytes))
-    return bounded
-
-
 def listed_seeds(seeds: int | Sequence[int]) -> list[int]:
     """The seeds asked for.
 
@@ -403,6 +391,25 @@ def likelihood_of(train: Source, unpack: Unpack | None = None) -> Likelihood:
             DataWarning,
         )
     return Gaussian()
+
+
+def check_order(name: str, data: Source | Inputs | None, unpack: Unpack | None) -> None:
+    """Refuses inputs that come in another order, or otherwise, at a second reading.
+
+    Args:
+        name: Of the argument.
+        data: The data, of which the first batch is read twice.
+        unpack: Splits one element of a loader.
+
+    Raises:
+        DataError: If they do.
+    """
+    if data is None:
+        return
+    first, again = (examples(next(iter(inputs_of(data, unpack)))) for _ in range(2))
+    if first != again:
+        expected = f"{name}= whose inputs are the same, in the same order, at every reading: scores are of pairs"
+        raise DataError(expected, "other ones at a second reading", "shuffle=False, and no random augmentation")
 
 
 def check_rereadable(data: Source | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -19,6 +19,22 @@ from lapwing.predictive import Link
 
 SHIFTED = ("nll", "accuracy", "ece", "rmse", "picp")
 """Scores that are told of shifted data."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Further:
+    """What is scored beside the test data.
+
+    Args:
+        scores: By name.
+        values: The numbers of single examples that they are of.
+        order: A number that tells the targets of shifted data, in their order, from others.
+    """
+
+    scores: Mapping[str, float] = field(default_factory=dict[str, float])
+    values: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    order: int = 0
 
 
 @final
@@ -60,7 +76,7 @@ class Scoring:
         """
         return evaluated(predictor, self.test, ood=self.ood, unpack=self.unpack, **self._options(predictor, link))
 
-    def further_scores(self, predictor: Predictor, link: Link | None) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def further_scores(self, predictor: Predictor, link: Link | None) -> Further:
         """Scores under each shift and of many labels at once, and the numbers of single examples that they are of.
 
         Args:
@@ -69,20 +85,23 @@ class Scoring:
         """
         scores = dict[str, float]()
         values = dict[str, Tensor]()
+        order = 0
         options = self._options(predictor, link)
         for name, source in self.shifts.items():
             found = evaluated(predictor, source, unpack=self.unpack, **options)
             scores |= {f"{score}:{name}": found.scores[score] for score in SHIFTED if score in found.scores}
             values[f"nll:{name}"] = found.losses
+            if "targets" in found.terms:
+                order = checksum_of(found.terms["targets"], order)
         if self.draws:
             joint = joint_values(predictor, self.test, self.draws, unpack=self.unpack, generator=self.generator)
             if joint is not None:
                 scores["joint"] = joint.estimate(per_label=True).value
                 values["joint"] = joint.values / joint.labels
                 values["groups"] = torch.tensor(joint.group_sizes, dtype=torch.int32)
-        return scores, values
+        return Further(scores, values, order)
 
-    def examples(self, of_test: Evaluation, further: Mapping[str, Tensor]) -> Examples:
+    def examples(self, of_test: Evaluation, further: Further) -> Examples:
         """What is kept of the single examples.
 
         Args:
@@ -90,13 +109,13 @@ class Scoring:
             further: Beside that.
         """
         terms = of_test.terms
-        values = {"nll": of_test.losses, **further}
+        values = {"nll": of_test.losses, **further.values}
         if "probs" in terms and "targets" in terms:
             confidence, correct = top(*elements(terms["probs"], terms["targets"]))
             values |= {"confidence": confidence, "correct": correct.to(torch.uint8)}
         if len(of_test.foreign):
             values |= {"familiar": of_test.familiar, "foreign": of_test.foreign}
-        targets = checksum_of(terms["targets"]) if "targets" in terms else len(of_test.losses)
+        targets = checksum_of(terms["targets"], further.order) if "targets" in terms else len(of_test.losses)
         return Examples.of(self.run, targets, values)
 
     def _options(self, predictor: Predictor, link: Link | None) -> dict[str, Any]:
