@@ -66,6 +66,13 @@ def test_adaptive_scores_are_sums_of_what_is_more_probable() -> None:
     torch.testing.assert_close(charged, torch.tensor([[0.5, 1.2, 0.9]], dtype=torch.float64))
 
 
+def test_classes_that_need_all_probability_are_in_or_out_whatever_its_sum_rounds_to() -> None:
+    x = 3 * normal(400, 2, seed=7).float()
+    y = x.argmin(1)
+    fitted = ConformalSets(randomised=False).on(NETWORK, (x[:200], y[:200]))
+    assert fitted.coverage((x[200:], y[200:])).size == 2
+
+
 def test_tokens_and_ignored_labels_are_left_out() -> None:
     x, y = made(300, 4)
     x, y = x.view(100, 3, C), y.view(100, 3)

@@ -61,6 +61,10 @@ def test_a_network_without_dropout_is_told() -> None:
     plain = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.0))
     with refused(UnsupportedError, "a network with layers of dropout whose rate is above 0"):
         MonteCarloDropout().fit(Task(plain, (X, X)))
+    with pytest.warns(UserWarning, match="num_layers greater than 1"):
+        single = nn.LSTM(3, 4, dropout=0.5, batch_first=True)
+    with refused(UnsupportedError, "a network with layers of dropout whose rate is above 0"):
+        DropoutNetwork(single, 3)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2.5])

@@ -81,3 +81,9 @@ def test_what_is_no_ensemble_is_told(models: Any, members: int | None, message: 
 def test_a_factory_that_returns_no_network_is_told() -> None:
     with unchecked(), refused(ConfigError, "a network that is an nn.Module. Got a NoneType"):
         DeepEnsemble(lambda seed: None, 2).fit(Task(mlp(), (X, X)))
+
+
+def test_a_factory_that_returns_the_same_network_again_is_told() -> None:
+    model = mlp()
+    with refused(ConfigError, "3 different networks. Got 1"):
+        DeepEnsemble(lambda seed: model, 3).fit(Task(mlp(), (X, X)))

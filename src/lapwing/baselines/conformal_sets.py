@@ -25,6 +25,9 @@ from lapwing.predictive import Classification, Predictive
 SetScore: TypeAlias = Literal["adaptive", "split"]
 """By what classes enter a set: with those more probable than they are, or by their own probability."""
 
+ROUNDING = 1e-6
+"""Of sums of probabilities in float32: scores that differ by less are the same. It makes sets larger only."""
+
 
 @final
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ class PredictionSets:
         return Coverage.of(wide(torch.cat(inside)), wide(torch.cat(sizes)))
 
     def _sets(self, prediction: Predictive, generator: torch.Generator) -> Bool[Tensor, "*batch c"]:
-        return self.rule.scores(probabilities(prediction), generator) <= self.threshold
+        return self.rule.scores(probabilities(prediction), generator) <= self.threshold + ROUNDING
 
 
 def probabilities(prediction: Predictive) -> Float[Tensor, "*batch c"]:

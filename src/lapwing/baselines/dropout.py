@@ -117,7 +117,8 @@ def dropping(module: nn.Module) -> list[nn.Module]:
     found: list[nn.Module] = []
     for part in module.modules():
         alone = isinstance(part, LAYERS) and part.p > 0
-        within = isinstance(part, nn.MultiheadAttention | nn.RNNBase) and part.dropout > 0
-        if alone or within:
+        attention = isinstance(part, nn.MultiheadAttention) and part.dropout > 0
+        recurrent = isinstance(part, nn.RNNBase) and part.dropout > 0 and part.num_layers > 1  # between its layers
+        if alone or attention or recurrent:
             found.append(part)
     return found

@@ -71,6 +71,9 @@ class DeepEnsemble:
 
         Args:
             task: Says what the outputs mean; its own network is no member unless it is one of those that are given.
+
+        Raises:
+            ConfigError: If the function returned something else than networks, or one of them twice.
         """
         return Ensemble(tuple(self._networks(task)), likelihood=task.likelihood, output=task.output)
 
@@ -81,7 +84,13 @@ class DeepEnsemble:
             return list(self.models)[: self.members]
         first = probes.seed_from(task.generator)
         members = MEMBERS if self.members is None else self.members
-        return [self.models(first + member) for member in track(range(members), "ensemble", unit="networks")]
+        made = [self.models(first + member) for member in track(range(members), "ensemble", unit="networks")]
+        check_members(made)
+        different = len(set(map(id, made)))
+        if different < members:
+            hint = "a function that makes a network at every call, or returns copy.deepcopy(network)"
+            raise ConfigError(f"{members} different networks", f"{different}", hint)
+        return made
 
 
 @final

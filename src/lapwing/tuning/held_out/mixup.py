@@ -170,7 +170,7 @@ class Mixup:
         """
         chosen = self.chosen(data, torch.Generator().manual_seed(self.seed))
         assert self.views is not None
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             seen = as_inputs(self.views(chosen.inputs))
         if count(seen) != len(chosen):
