@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -82,12 +86,19 @@ def test_a_call_is_ended_after_its_seconds_whatever_it_does(call: Callable[[], N
     assert time.perf_counter() - start < 5
 
 
-def test_a_call_in_another_thread_is_ended_too() -> None:
-    with ThreadPoolExecutor(1) as pool:
+@pytest.mark.parametrize("traced", [False, True], ids=["plain", "traced"])
+def test_a_call_in_another_thread_is_ended_too(traced: bool) -> None:
+    """Also under a debugger or where lines are counted."""
+    watched = partial(sys.settrace, unmoved) if traced else None
+    with ThreadPoolExecutor(1, initializer=watched) as pool:
         ended = pool.submit(lambda: cost.measured(endless, limits=LIMITED))
         with pytest.raises(TooSlowError):
             ended.result()
         assert pool.submit(lambda: cost.measured(lambda: 3, limits=LIMITED)).result().value == 3
+
+
+def unmoved(frame: FrameType, event: str, _: object) -> None:
+    """Traces, and looks at nothing."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel keeps the high-water mark on Linux")
@@ -119,3 +130,44 @@ def test_signals_go_to_who_had_them_before() -> None:
 def test_errors_of_a_limited_call_pass_through() -> None:
     with pytest.raises(ZeroDivisionError):
         cost.measured(lambda: 1 // 0, limits=cost.Limits(seconds=60.0))
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "exception"])
+def test_what_comes_while_a_call_ends_leaves_nothing_locked(by_signal: bool) -> None:
+    """The last word of the watching thread may come at any step of the ending: it is sent at each in turn."""
+    for step in range(1, 100):
+        watch = cost.Watch(cost.Limits(seconds=60.0), cost.Meter(CPU, cost.PROCESS), None)
+        watch.error = cost.Limits(seconds=60.0).too_slow
+        watch.by_signal = by_signal
+        steps = interrupted(watch, step)
+        again = threading.Thread(target=watch.end, daemon=True)
+        again.start()
+        again.join(10)
+        assert not again.is_alive(), f"left locked by what came at step {step}"
+        if steps < step:
+            return
+    pytest.fail("the ending has no end")
+
+
+def interrupted(watch: cost.Watch, step: int) -> int:
+    """The number of steps of an ending into which a last word comes, unless it ended before."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            steps += 1
+            if steps == step:
+                watch.told(signal.SIGALRM, frame)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        watch.end()
+    except cost.Stopped:
+        pass
+    finally:
+        sys.settrace(before)
+    return steps

@@ -210,10 +210,10 @@ class Watch:
         self._meter = meter
         self._base = base
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._error: LapwingError | None = None
+        self._ended = False
+        self.error: LapwingError | None = None
         self._caller = threading.get_ident()
-        self._by_signal = hasattr(signal, "pthread_kill") and threading.current_thread() is threading.main_thread()
+        self.by_signal = hasattr(signal, "pthread_kill") and threading.current_thread() is threading.main_thread()
         self._before: Any = None
 
     def over(self, call: Callable[[], T]) -> T:
@@ -226,38 +226,46 @@ class Watch:
         left = self._limits.left
         if left is not None and left <= 0:
             raise self._limits.too_slow
-        if self._by_signal:
-            self._before = signal.signal(signal.SIGALRM, self._told)
+        if self.by_signal:
+            self._before = signal.signal(signal.SIGALRM, self.told)
         thread = threading.Thread(target=self._look, name="lapwing limits", daemon=True)
         try:
-            thread.start()
-            value = call()
-            self._end()
+            try:
+                thread.start()
+                return call()
+            finally:
+                self.end()
         except Stopped as stopped:
-            self._end()
-            if self._error is None:
+            self.end()
+            if self.error is None:
                 raise
-            raise self._error from stopped
+            raise self.error from stopped
         finally:
-            self._end()
-            if self._by_signal:
+            if self.by_signal:
                 signal.signal(signal.SIGALRM, self._before)
-        return value
 
-    def _end(self) -> None:
-        """The call has ended, one way or another: nothing is raised any more."""
-        with self._lock:
-            self._ended.set()
-            if not self._by_signal:
-                raise_in(self._caller, None)
+    def end(self) -> None:
+        """The call has ended, one way or another: from here on nothing is raised any more.
+
+        What the watching thread sent last may come at any step of this. The lock is one of the interpreter's own, which
+        is given back wherever that is; an ``Event``, which is written in Python, can be left locked. Nothing takes back
+        what was sent: asked to, CPython 3.11 is left in a state in which a traced thread stands still for ever.
+        """
+        try:
+            with self._lock:
+                self._ended = True
+            arrive()
+        except Stopped:
+            self.end()
 
     def _look(self) -> None:
         start = time.monotonic()
         told = -AGAIN
-        while not self._ended.wait(LOOK):
+        while not self._ended:
+            time.sleep(LOOK)
             now = time.monotonic()
-            self._error = self._error or self._excess(now - start)
-            if self._error is not None and now - told >= AGAIN:
+            self.error = self.error or self._excess(now - start)
+            if self.error is not None and now - told >= AGAIN:
                 told = now
                 self._tell()
 
@@ -273,22 +281,25 @@ class Watch:
 
     def _tell(self) -> None:
         with self._lock:
-            if self._ended.is_set():
+            if self._ended:
                 return
-            if self._by_signal:
+            if self.by_signal:
                 signal.pthread_kill(self._caller, signal.SIGALRM)
             else:
                 raise_in(self._caller, Stopped)
 
-    def _told(self, number: int, frame: Any) -> None:
+    def told(self, number: int, frame: Any) -> None:
         """The handler of the signal: ours to raise, or meant for who had it before."""
-        if self._error is not None and not self._ended.is_set():
+        if self.error is not None and not self._ended:
             raise Stopped
-        if self._error is None and callable(self._before):
+        if self.error is None and callable(self._before):
             self._before(number, frame)
 
 
-def raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Have another thread raise an exception at its next step; ``None`` takes one back that it has not raised yet."""
-    raised = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Have another thread raise an exception at its next step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def arrive() -> None:
+    """Does nothing: at a call, the interpreter raises what another thread has sent, and runs handlers of signals."""
