@@ -15,6 +15,7 @@ from lapwing.comparison import Column, alike, networks_own, span
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.files.atomic import replacing
 from lapwing.ground.files.records import Records
+from lapwing.ground.version import with_extra
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
 """How a table may write a number."""
@@ -65,7 +66,7 @@ def render(results: Any, folder: Path) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise ConfigError("jinja2, to make the page", str(error), "pip install lapwing[report]") from error
+        raise ConfigError("jinja2, to make the page", str(error), with_extra("report")) from error
     if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list) or not results["rows"]:
         raise DataError("results with rows", _outline(results), "a results.json of lapwing compare or of the demo")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
