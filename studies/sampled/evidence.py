@@ -42,9 +42,9 @@ COVARIANCES: Mapping[str, Mapping[str, Any]] = {
     "diagonal": {"structure": lw.Diagonal()},
     "empirical Fisher": {"structure": lw.Full(view="weights"), "curvature": lw.EmpiricalFisher()},
 }
-COLUMNS = ("log_precision", "ratio", "lacking")
+COLUMNS = ("log_precision", "ratio", "at_end")
 EXACT = "exact"
-DRAWS = f"{SAMPLES} draws"
+JOINT = "without the determinant"
 
 
 def rows(setting: Setting) -> Iterator[Row]:
@@ -59,39 +59,40 @@ def rows(setting: Setting) -> Iterator[Row]:
                 yield {"part": name, "seed": seed} | found
 
 
-def curves(model: nn.Module, data: Pair, logs: Tensor) -> Iterator[Row]:
+def curves(model: nn.Module, data: Pair, logs: Tensor, samples: int = SAMPLES) -> Iterator[Row]:
     """Where each covariance has its largest evidence, and its curve.
 
     Args:
         model: The network.
         data: Its training data.
         logs: Decimal logarithms of the precisions, ascending.
+        samples: Draws.
     """
     posterior = exact(model, data)
     others = {name: fitted(model, data, posterior.prior, **choices) for name, choices in COVARIANCES.items()}
     values = evidences({EXACT: posterior} | others, 10**logs)
-    sampled = fitted(model, data, posterior.prior, structure=lw.Sampled(SAMPLES))
+    sampled = fitted(model, data, posterior.prior, structure=lw.Sampled(samples))
     assert isinstance(sampled, SampledPosterior)
-    gammas = torch.stack([torch.tensor(dimension(sampled, float(a))) for a in 10**logs])
-    values[DRAWS] = values["joint"] - 0.5 * log_dets(gammas, logs, 2 * float(values["joint"][-1] - values[EXACT][-1]))
+    gammas = [dimension(sampled, float(a)) for a in 10**logs]
+    joint = values.pop(JOINT)
+    last = 2 * float(joint[-1] - values[EXACT][-1])
+    values[f"{samples} draws"] = joint - 0.5 * log_dets(logs.new_tensor(gammas), logs, last)
     best = largest_at(logs, values[EXACT])
-    for name in (EXACT, *COVARIANCES, DRAWS):
-        log_precision = largest_at(logs, values[name])
-        nearest = int((logs - log_precision).abs().argmin())
+    for name, curve in values.items():
+        log_precision = largest_at(logs, curve)
         yield {
             "method": name,
             "weights": posterior.network.size,
             "log_precision": log_precision,
             "ratio": 10 ** (log_precision - best),
-            "lacking": float(values[EXACT].max() - values[EXACT][nearest]),
-            "at_end": log_precision in (float(logs[0]), float(logs[-1])),
+            "at_end": float(log_precision in (float(logs[0]), float(logs[-1]))),
             "logs": logs.tolist(),
-            "evidence": values[name].tolist(),
+            "evidence": curve.tolist(),
         }
 
 
 def evidences(posteriors: Mapping[str, Posterior], precisions: Tensor) -> dict[str, Tensor]:
-    """The evidence at every precision by every posterior, and under ``"joint"`` without its determinant.
+    """The evidence at every precision by every posterior, and under ``JOINT`` without its determinant.
 
     Args:
         posteriors: By name; the first finds the modes.
@@ -100,7 +101,7 @@ def evidences(posteriors: Mapping[str, Posterior], precisions: Tensor) -> dict[s
     first = next(iter(posteriors.values()))
     expectation = Expectation(first, "affine", None, SAMPLES, "auto", 1e-4, 0)
     state = expectation.first()
-    found: dict[str, list[Tensor]] = {name: [] for name in ("joint", *posteriors)}
+    found: dict[str, list[Tensor]] = {name: [] for name in (JOINT, *posteriors)}
     for a in precisions.flip(0):
         expected = expectation.expect(replace(state, precisions=a.view(1)))
         state = expected.state
@@ -109,7 +110,7 @@ def evidences(posteriors: Mapping[str, Posterior], precisions: Tensor) -> dict[s
             there = at_mode(posterior.evidence, expected.norms, nll=expected.mode.nll, misfit=0.0)
             found[name].append(there.log_marginal(a.view(1), state.scale))
         assert expected.evidence is not None
-        found["joint"].append(expected.evidence.log_joint(a.view(1), state.scale))
+        found[JOINT].append(expected.evidence.log_joint(a.view(1), state.scale))
     return {name: torch.stack(values).flip(0) for name, values in found.items()}
 
 
