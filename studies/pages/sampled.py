@@ -74,11 +74,9 @@ def of_table(found: Sequence[Row]) -> Iterator[str]:
     heads |= {"accuracy": ">", "ECE": ">", "precision": ">", "published NLL, MNIST": ">"}
     lines = []
     for row in summarised(found):
-        key = (row.get("where"), row.get("prior"))
-        published = table.PUBLISHED[key][list(table.KINDS).index(row["part"])] if key in table.PUBLISHED else None
         numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece")]
         precision = estimate(row.get("precision"), row.get("precision_stderr"))
-        lines.append([row["part"], row["method"], *numbers, precision, fixed(published, 3)])
+        lines.append([row["part"], row["method"], *numbers, precision, fixed(table.published(row), 3)])
     yield grid(heads, lines)
 
 

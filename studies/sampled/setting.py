@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 import lapwing as lw
 from benchmarks.command import Setting
@@ -76,13 +75,8 @@ def fitted(model: nn.Module, data: Pair, prior: lw.Prior, *, biases: bool = True
         return recipe.fit(model, data)
 
 
-def by_probit(posterior: Posterior, x: Tensor) -> Tensor:
-    """Probabilities of the test images, two hundred at a time, by the link of the source."""
-    return torch.cat([posterior.predict(part, link="probit").probs for part in x.split(200)])
-
-
 @contextmanager
-def quietly() -> Iterator[None]:
+def quietly() -> Generator[None]:
     """Without warnings of searches that end at their most steps, which the rows show."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row
-from benchmarks.tasks import scored
+from benchmarks.tasks import probabilities, scored
 from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.posteriors import Posterior
 from lapwing.tuning import Method
 from studies.published import beside_published
 from studies.sampled.networks import KINDS
-from studies.sampled.setting import SOURCE, START, Images, by_probit, exact, quietly, trained
+from studies.sampled.setting import SOURCE, START, Images, exact, quietly, trained
 
 STEPS = 10
 """Of expectation maximisation: with a precision for each layer it need not end."""
@@ -58,16 +58,20 @@ def of_network(model: nn.Module, images: Images, priors: Sequence[str]) -> Itera
     """The network of a seed alone, with a temperature, and with the posterior of each of some priors."""
     x, labels = images.test
     plain = PlainNetwork(model, lw.Categorical())
-    calibrated = plain.calibrated(images.held_out).predict(x).probs
+    calibrated = probabilities(plain.calibrated(images.held_out), x)
     base = scored(calibrated, labels, "nll")["nll"]
-    yield {"method": ALONE} | scores(plain.predict(x).probs, labels, base)
+    yield {"method": ALONE} | scores(probabilities(plain, x), labels, base)
     yield {"method": SCALED} | scores(calibrated, labels, base)
     posterior = exact(model, images.train)
     for where, prior in product(WHERE, priors):
         tuned = chosen(posterior, PRIORS[prior], WHERE[where])
         row: Row = {"method": f"evidence at the {where}, {prior}", "where": where, "prior": prior}
         row |= {"weights": posterior.network.size, "precision": float(tuned.prior_precisions.log().mean().exp())}
-        yield row | {"precisions": tuned.prior_precisions.tolist()} | scores(by_probit(tuned, x), labels, base)
+        yield (
+            row
+            | {"precisions": tuned.prior_precisions.tolist()}
+            | scores(probabilities(tuned, x, link="probit"), labels, base)
+        )
 
 
 def chosen(posterior: Posterior, prior: lw.Prior, method: Method) -> Posterior:
@@ -85,8 +89,14 @@ def scores(probs: Tensor, labels: Tensor, base: float) -> Row:
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
     """Means over the seeds beside the source's table."""
     for row in found:
-        key = (row.get("where"), row.get("prior"))
-        if row.get("summary") and key in PUBLISHED:
-            published = PUBLISHED[key][list(KINDS).index(row["part"])]
+        printed = published(row)
+        if row.get("summary") and printed is not None:
             quantity = f"{row['part']}: test NLL, {row['method']}"
-            yield beside_published(quantity, row["nll"], published, f"{SOURCE}, table 5.1")
+            yield beside_published(quantity, row["nll"], printed, f"{SOURCE}, table 5.1")
+
+
+def published(row: Row) -> float | None:
+    """The test NLL that the source has for a network and a choice of the prior; ``None`` where it has none."""
+    if "where" not in row:
+        return None
+    return PUBLISHED[row["where"], row["prior"]][list(KINDS).index(row["part"])]
