@@ -11,6 +11,7 @@ bound*: the a that maximises the evidence lower bound with w* and Λ held fixed,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -96,20 +97,9 @@ class Line:
         """The effective dimension."""
         return float((self.eigenvalues / (self.eigenvalues + a)).sum())
 
-    def root(self, lacking: Callable[[float], float]) -> float:
-        """Where a function that falls with the precision is 0, by bisection of its logarithm."""
-        low, high = -20.0, 20.0
-        for _ in range(80):
-            middle = (low + high) / 2
-            if lacking(torch.tensor(middle).double().exp().item()) > 0:
-                low = middle
-            else:
-                high = middle
-        return torch.tensor(low).double().exp().item()
-
     def best(self) -> float:
         """The precision of largest evidence, at which ``a |w*|² = γ``."""
-        return self.root(lambda a: self.gamma(a) - a * self.square_norm(a))
+        return root(lambda a: self.gamma(a) - a * self.square_norm(a))
 
     def by_mackay(self, a: float) -> float:
         """``γ / |w*|²``."""
@@ -118,12 +108,30 @@ class Line:
     def by_bound_at_mode(self, a: float) -> float:
         """The maximiser of ``-½ a |w*|² - ½ log det(I + M / a)`` with w* held fixed."""
         norm = self.square_norm(a)
-        return self.root(lambda there: self.gamma(there) - there * norm)
+        return root(lambda there: self.gamma(there) - there * norm)
 
     def by_decoupled_bound(self, a: float) -> float:
         """The maximiser of ``½ d log a - ½ a (|w*|² + tr Λ⁻¹)``: the step of expectation maximisation."""
         trace = (self.weights - self.gamma(a)) / a
         return self.weights / (self.square_norm(a) + trace)
+
+
+def root(lacking: Callable[[float], float]) -> float:
+    """Where a function that falls with the precision is 0, by bisection of its logarithm.
+
+    Example:
+        >>> round(root(lambda a: 3 - a), 6)
+        3.0
+    """
+    low = -20.0
+    high = 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if lacking(math.exp(middle)) > 0:
+            low = middle
+        else:
+            high = middle
+    return math.exp(low)
 
 
 WAYS: dict[str, Callable[[Line, float], float]] = {

@@ -9,7 +9,7 @@ import torch
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.networks import seeded, weight_count
-from studies.sampled import evidence, fidelity, networks
+from studies.sampled import evidence, fidelity, m_steps, networks
 from studies.sampled.networks import KINDS, Kind, PointTransformer, cnn, features, points
 from studies.sampled.setting import Images, exact, trained
 
@@ -19,7 +19,7 @@ IMAGES = Images.drawn(KIND, 0, SETTING)
 MODEL = trained(KIND, IMAGES, 0, SETTING)
 
 
-@pytest.mark.parametrize("module", [networks, evidence, fidelity])
+@pytest.mark.parametrize("module", [networks, m_steps, evidence, fidelity])
 def test_examples_of_the_docstrings(module: object) -> None:
     found = doctest.testmod(module)  # type: ignore[arg-type]
     assert found.attempted and not found.failed
