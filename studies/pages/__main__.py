@@ -21,6 +21,7 @@ from studies.pages import (
     processes,
     published,
     readme,
+    sampled,
     tomography,
 )
 
@@ -35,6 +36,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "docs/hessian-free.md": hessian_free.tables,
     "docs/knowledge.md": knowledge.tables,
     "docs/results.md": published.tables,
+    "docs/sampled.md": sampled.tables,
 }
 """The pages, and what makes their tables, in the order of the page."""
 
