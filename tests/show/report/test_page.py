@@ -206,5 +206,5 @@ def test_without_jinja_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"'.\[report\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[report\]'"):
         render(RESULTS, Path())
