@@ -31,8 +31,11 @@ def fitted(name: str, structure: str) -> Any:
     return recipe_of(name, structure).fit(case.model, (case.x, case.y))
 
 
-@pytest.mark.parametrize("name", ["gaussian", "categorical"])
-@pytest.mark.parametrize("structure", [name for name in EVERY if name != "kfac-corrected"])
+MORE = [(name, structure) for name in ("gaussian", "categorical") for structure in EVERY]
+MORE += [("images", structure) for structure in ("kfac", "kfac-reduce-separate", "diagonal", "tridiagonal")]
+
+
+@pytest.mark.parametrize(("name", "structure"), [each for each in MORE if each[1] != "kfac-corrected"])
 def test_more_data_are_those_of_a_fit_to_all(name: str, structure: str) -> None:
     case = problem(name)
     recipe = recipe_of(name, structure)
