@@ -226,7 +226,7 @@ class Bench:
         further = Further()
         if self.scoring.further:
             rest = self._timed(f"{name}: score", lambda: self.scoring.further_scores(predictor, link), limits)
-            found |= rest.value.scores | {"further_seconds": rest.seconds}
+            found |= {**rest.value.scores, "further_seconds": rest.seconds}
             further = rest.value
         steps = {**costs, "predict": of_test}
         found |= {f"{step}_seconds": steps[step].seconds for step in STEPS if step in steps}
