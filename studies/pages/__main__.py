@@ -14,6 +14,7 @@ from benchmarks.table import with_tables
 from studies.pages import (
     calibration,
     comparing,
+    continual,
     ella,
     full_covariance,
     hessian_free,
@@ -29,6 +30,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme.tables,
     "docs/calibration.md": calibration.tables,
     "docs/comparing.md": comparing.tables,
+    "docs/continual.md": continual.tables,
     "docs/ct-results.md": tomography.tables,
     "docs/ella.md": ella.tables,
     "docs/full-laplace.md": full_covariance.tables,
