@@ -13,11 +13,13 @@ from benchmarks.report import ROOT
 from benchmarks.table import with_tables
 from studies.pages import (
     calibration,
+    choosing,
     comparing,
     ella,
     full_covariance,
     hessian_free,
     knowledge,
+    migration,
     processes,
     published,
     readme,
@@ -27,6 +29,7 @@ from studies.pages import (
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme.tables,
     "docs/calibration.md": calibration.tables,
+    "docs/choosing.md": choosing.tables,
     "docs/comparing.md": comparing.tables,
     "docs/ct-results.md": tomography.tables,
     "docs/ella.md": ella.tables,
@@ -34,6 +37,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "docs/gp-results.md": processes.tables,
     "docs/hessian-free.md": hessian_free.tables,
     "docs/knowledge.md": knowledge.tables,
+    "docs/migration.md": migration.tables,
     "docs/results.md": published.tables,
 }
 """The pages, and what makes their tables, in the order of the page."""
