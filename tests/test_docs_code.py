@@ -20,7 +20,7 @@ ELSEWHERE = {"baselines", "hugging-face", "distributed"}
 """Pages whose code runs in tests of their own: they go on with what it made, or need several processes."""
 
 SMALLER = {
-    "gp": {"rows = 50_000": "rows = 300"},
+    "gp": {"rows = 50_000": "rows = 300", "300": "60", "(10, 100, 1000)": "(10, 30)"},
     "continual": {"range(1000)": "range(20)"},
     "comparing": {"seeds=2": "seeds=1"},
     "ct": {"steps=300": "steps=5"},
