@@ -15,6 +15,7 @@ from studies.pages import (
     calibration,
     choosing,
     comparing,
+    continual,
     ella,
     full_covariance,
     hessian_free,
@@ -23,6 +24,7 @@ from studies.pages import (
     processes,
     published,
     readme,
+    sampled,
     tomography,
 )
 
@@ -31,6 +33,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "docs/calibration.md": calibration.tables,
     "docs/choosing.md": choosing.tables,
     "docs/comparing.md": comparing.tables,
+    "docs/continual.md": continual.tables,
     "docs/ct-results.md": tomography.tables,
     "docs/ella.md": ella.tables,
     "docs/full-laplace.md": full_covariance.tables,
@@ -39,6 +42,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "docs/knowledge.md": knowledge.tables,
     "docs/migration.md": migration.tables,
     "docs/results.md": published.tables,
+    "docs/sampled.md": sampled.tables,
 }
 """The pages, and what makes their tables, in the order of the page."""
 

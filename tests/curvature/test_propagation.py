@@ -58,8 +58,10 @@ def blocks(case: Known, joint: Tensor) -> Tensor:
     return own.view(*case.outputs.shape, c)
 
 
-@pytest.mark.parametrize("structure", ["kfac", "kfac-separate"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "structure"),
+    in_turn(CASES, ("kfac", "kfac-separate"), whole=("mlp", "lenet", "tagger", "tied", "cross_attention", "unet")),
+)
 def test_of_large_layers_each_prior_as_alone(name: str, structure: str) -> None:
     """Where no layer is small: without the variances of weights, by nodes where positions are few."""
     case = known(name)

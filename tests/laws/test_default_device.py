@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "g-prior": predicted(prior=lw.GPrior()),
     "evidence": tuned(lw.EvidenceGradient()),
     "MacKay": tuned(lw.MacKay()),
-    "EM": tuned(lw.EM(samples=3, steps=300, noise=False), lw.Full()),
+    "EM": tuned(lw.EM(samples=3, steps=20, noise=False), lw.Full()),
     "validation": tuned(lw.Validation((X, Y))),
     "weights": asked(lambda posterior: posterior.sample(2, generator=generator())),
     "functions drawn": asked(lambda posterior: posterior.sample_functions(X[:2], 2, generator=generator())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import lapwing as lw
 from lapwing.ground.errors import TooLargeError, UnsupportedError
 from lapwing.jacobian.live import live_rows
 from lapwing.predictive import Draws
-from tests.pairwise import pairwise
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, WEIGHTS, Problem, labels, limited, mlp, normal, problem, refused, seeded
 
 STEP = 1e-4
@@ -24,12 +25,16 @@ DIFFERENTIABLE = ("gaussian", "categorical", "bernoulli", "poisson", "negative-b
 EVERY = {**STRUCTURES, **ITERATIVE}
 
 
-def fits(structure: str, weights: str, name: str) -> bool:
+def fits(structure: str, weights: str) -> bool:
     """KFAC is of whole parameters."""
     return not (structure.startswith(("kfac", "tridiagonal")) and weights == "subnetwork")
 
 
-ROWS = pairwise(list(EVERY), list(WEIGHTS), [*DIFFERENTIABLE, "pixels"], where=fits)
+ROWS = in_turn(
+    [(structure, weights) for weights, structure in product(WEIGHTS, EVERY) if fits(structure, weights)],
+    [*DIFFERENTIABLE, "pixels"],
+)
+"""Every structure over every choice of weights, on one problem after the other: each structure meets several."""
 
 
 def told(prediction: Any) -> Tensor:
@@ -61,8 +66,9 @@ def fitted(case: Problem, structure: str, weights: str = "all") -> Any:
     return case.fit(recipe)
 
 
-@pytest.mark.parametrize(("structure", "weights", "name"), ROWS)
-def test_of_every_structure_and_likelihood(structure: str, weights: str, name: str) -> None:
+@pytest.mark.parametrize(("choices", "name"), ROWS)
+def test_of_every_structure_and_likelihood(choices: tuple[str, str], name: str) -> None:
+    structure, weights = choices
     case = problem(name)
     check_slope(fitted(case, structure, weights).predict, case.new[:2])
 
@@ -74,9 +80,11 @@ def test_of_all_inputs_together(structure: str) -> None:
     check_slope(lambda x: posterior.predict(x, joint=True), case.new[:3])
 
 
-@pytest.mark.parametrize("link", ["probit", "pairwise", "bridge", "qmc", "mc"])
-@pytest.mark.parametrize("structure", ["full-weights", "kfac", "sampled"])
-def test_of_every_link(structure: str, link: Any) -> None:
+@pytest.mark.parametrize(
+    ("link", "structure"),
+    in_turn(["probit", "pairwise", "bridge", "qmc", "mc"], ("full-weights", "sampled"), whole=("mc", "qmc")),
+)
+def test_of_every_link(link: Any, structure: str) -> None:
     posterior = fitted(problem("categorical"), structure).with_link(link, temperature=0.8)
     check_slope(lambda x: posterior.predict(x, samples=5, generator=3), normal(2, 3, seed=4))
 
@@ -91,8 +99,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("structure", ["full-functions", "kfac", "diagonal"])
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("norm", "structure"), in_turn(NORMS, ("full-functions", "kfac", "diagonal"), ("encoder",)))
 def test_behind_every_norm(norm: str, structure: str) -> None:
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), NORMS[norm](), nn.Tanh(), nn.Linear(6, 2)).eval())
     recipe = lw.Laplace(lw.Gaussian(4.0), structure=EVERY[structure])

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ CASES: dict[str, Callable[[], Case]] = {
 UNSAVED = ("matrix-free",)
 """Those whose curvature is in their training data alone."""
 
+
+@cache
+def case_of(name: str) -> Case:
+    """One for all tests that leave it as it is."""
+    return CASES[name]()
+
+
 every_posterior = pytest.mark.parametrize("name", CASES)
 every_predictor = pytest.mark.parametrize("name", [name for name in CASES if name != "image"])
 every_sampler = pytest.mark.parametrize("name", [name for name in CASES if name not in ("image", "refits")])
@@ -126,7 +134,7 @@ def check_same(found: list[Tensor], expected: list[Tensor], rtol: float = 1e-7) 
 
 @every_predictor
 def test_predictions_of_some_inputs_are_those_of_all(name: str) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     part = torch.tensor([3, 0])
     check_same(numbers(posterior, NEW[part]), [each[part] for each in numbers(posterior)])
     prediction = posterior.predict(NEW)
@@ -137,7 +145,7 @@ def test_predictions_of_some_inputs_are_those_of_all(name: str) -> None:
 
 @every_predictor
 def test_what_is_known_is_told_and_strangers_only_beside_familiar_inputs(name: str) -> None:
-    prediction = CASES[name]().posterior.predict(NEW)
+    prediction = case_of(name).posterior.predict(NEW)
     assert prediction.epistemic.shape == (5,) and bool((prediction.epistemic >= 0).all())
     assert prediction.known.std.shape == prediction.location.shape
     with refused(UnsupportedError, "familiar inputs"):
@@ -146,14 +154,14 @@ def test_what_is_known_is_told_and_strangers_only_beside_familiar_inputs(name: s
 
 @every_predictor
 def test_it_is_evaluated(name: str) -> None:
-    case = CASES[name]()
+    case = case_of(name)
     scores = lw.evaluate(case.posterior, (X, case.targets))
     assert {"nll"} < scores.keys() and all(torch.tensor(value).isfinite() for value in scores.values())
 
 
 @every_sampler
 def test_functions_are_sampled_by_one_signature(name: str) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     parameters = inspect.signature(posterior.sample_functions).parameters
     assert list(parameters) == ["x", "samples", "generator"]
     assert parameters["samples"].default == 1 and parameters["generator"].default is None
@@ -169,7 +177,7 @@ def test_functions_are_sampled_by_one_signature(name: str) -> None:
 
 @every_predictor
 def test_predictions_take_a_generator_or_its_seed(name: str) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     by_draws = {"link": "mc"} if "link" in inspect.signature(posterior.predict).parameters else {}
 
     def predicted(generator: torch.Generator | int) -> list[Tensor]:
@@ -190,7 +198,7 @@ def test_predictions_take_a_generator_or_its_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "refits"])
 def test_a_generator_or_its_seed_draw_the_same_each_time(name: str) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     numbers(posterior)  # so that draws are not solved for together with the mean
     found = draws(posterior, 3, 5)
     assert torch.equal(draws(posterior, 3, 5), found)
@@ -213,7 +221,7 @@ def test_a_generator_or_its_seed_draw_the_same_each_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in UNSAVED])
 def test_it_comes_back_from_a_file(name: str, tmp_path: Path) -> None:
-    case = CASES[name]()
+    case = case_of(name)
     expected = numbers(case.posterior)
     lw.save(case.posterior, tmp_path / "posterior", training_inputs=True)
     found = case.loaded(tmp_path / "posterior")
@@ -224,7 +232,7 @@ def test_it_comes_back_from_a_file(name: str, tmp_path: Path) -> None:
 
 @every_posterior
 def test_it_travels_to_other_processes(name: str) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     expected = numbers(posterior)
     for other in (pickle.loads(pickle.dumps(posterior)), copy.deepcopy(posterior)):
         check_same(numbers(other), expected)
@@ -232,7 +240,7 @@ def test_it_travels_to_other_processes(name: str) -> None:
 
 @every_posterior
 def test_threads_get_the_answers_of_one(name: str) -> None:
-    expected = numbers(CASES[name]().posterior)
+    expected = numbers(case_of(name).posterior)
     shared = CASES[name]().posterior
     with ThreadPoolExecutor(THREADS) as pool:
         answers = list(pool.map(lambda _: numbers(shared), range(2 * THREADS)))
@@ -258,7 +266,7 @@ def tensors_of(value: Any, found: dict[int, Tensor] | None = None) -> dict[int, 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Gaussian process")])
 def test_all_of_it_moves(name: str, device: torch.device) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     expected = numbers(posterior)
     copied = posterior.moved_by(Mover("cpu", copy=True))
     assert not tensors_of(copied).keys() & tensors_of(posterior).keys() and tensors_of(copied)
@@ -275,7 +283,7 @@ def test_all_of_it_moves(name: str, device: torch.device) -> None:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("Gaussian process")])
 def test_it_moves_with_what_it_was_solved_for(name: str, device: torch.device) -> None:
-    posterior = CASES[name]().posterior
+    posterior = case_of(name).posterior
     expected = numbers(posterior)
     there = posterior.to(device)
     check_same(numbers(there, NEW.to(device)), expected)
@@ -287,7 +295,7 @@ def test_it_moves_with_what_it_was_solved_for(name: str, device: torch.device) -
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [name for name in CASES if name not in UNSAVED])
 def test_it_comes_back_on_another_device(name: str, tmp_path: Path) -> None:
-    case = CASES[name]()
+    case = case_of(name)
     expected = numbers(case.posterior)
     lw.save(case.posterior, tmp_path / "posterior", training_inputs=True)
     found = case.loaded(tmp_path / "posterior", "cuda")

@@ -15,6 +15,7 @@ from torch.func import functional_call, jacrev
 import lapwing as lw
 from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.posteriors import WeightPosterior
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, normal, problem, refused
 
 EVERY = {**STRUCTURES, "sampled": lw.Sampled(4, lw.solvers.CG(rtol=1e-12)), "matrix-free": lw.MatrixFree()}
@@ -31,9 +32,15 @@ def fitted(name: str, structure: str) -> Any:
     return recipe_of(name, structure).fit(case.model, (case.x, case.y))
 
 
-@pytest.mark.parametrize("name", ["gaussian", "categorical"])
-@pytest.mark.parametrize("structure", [name for name in EVERY if name != "kfac-corrected"])
-def test_more_data_are_those_of_a_fit_to_all(name: str, structure: str) -> None:
+SUMS = [one for one in EVERY if one != "kfac-corrected"]
+
+CONVOLUTIONS = [(one, "images") for one in ("kfac", "kfac-reduce-separate", "diagonal", "tridiagonal")]
+
+
+@pytest.mark.parametrize(
+    ("structure", "name"), in_turn(SUMS, ("gaussian", "categorical"), whole=("kfac", "sampled")) + CONVOLUTIONS
+)
+def test_more_data_are_those_of_a_fit_to_all(structure: str, name: str) -> None:
     case = problem(name)
     recipe = recipe_of(name, structure)
     part = recipe.fit(case.model, (case.x[:4], case.y[:4]))
@@ -124,8 +131,9 @@ def test_a_jacobian_of_other_weights_is_refused() -> None:
         posterior.functional_variance({"0.weight": torch.zeros(2, 1, 4, 3)})
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("prior", [lw.Isotropic(0.7), lw.Layerwise((0.4, 1.3))], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    ("structure", "prior"), in_turn(STRUCTURES, (lw.Layerwise((0.4, 1.3)), lw.Isotropic(0.7)), whole=("kfac",))
+)
 def test_the_evidence_is_differentiable_in_prior_and_noise(structure: str, prior: lw.Prior) -> None:
     case = problem("gaussian")
     posterior = lw.Laplace(case.likelihood, prior=prior, structure=STRUCTURES[structure]).fit(

@@ -20,6 +20,7 @@ from lapwing.linear.solvers import CG, SGD
 from lapwing.linear.tangent import Tangent, Target
 from tests.checker import unchecked
 from tests.linear.tangent_dense import SCALE, Dense, fitted, somewhere, uneven
+from tests.pairwise import in_turn
 from tests.posterior_cases import PROBLEMS, labels, normal, portrait, problem, refused, seeded
 
 TARGETS: list[Target] = ["affine", "simplified"]
@@ -64,8 +65,9 @@ def test_the_score_is_a_derivative_anywhere(name: str, target: Target) -> None:
         assert misfit == 0.0
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    ("name", "target"), in_turn(PROBLEMS, TARGETS, whole=("categorical", "heteroscedastic", "tokens"))
+)
 def test_newtons_matrix_has_the_output_hessian_of_its_weights(name: str, target: Target) -> None:
     dense = Dense(name, target)
     tangent, prior = Tangent(dense.training, target), uneven(dense.size)
@@ -82,8 +84,9 @@ def test_newtons_matrix_has_the_output_hessian_of_its_weights(name: str, target:
         torch.testing.assert_close(total, ggn)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize(
+    ("name", "target"), in_turn(CONVEX, TARGETS, whole=("gaussian-per-output", "categorical", "tokens"))
+)
 def test_the_mode_is_that_of_the_dense_model(name: str, target: Target) -> None:
     dense, scale = Dense(name, target), SCALE if name.startswith("gaussian") else 1.0
     prior = uneven(dense.size)

@@ -10,7 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, ShapeError, TooLargeError, UnsupportedError
-from lapwing.posteriors import Step
+from lapwing.posteriors import Step, WeightPosterior
 from lapwing.posteriors.base import JOINT
 from lapwing.predictive import (
     Classification,
@@ -24,6 +24,7 @@ from lapwing.predictive import (
 )
 from tests.checker import unchecked
 from tests.meter import Meter
+from tests.pairwise import in_turn
 from tests.posterior_cases import PROBLEMS, STRUCTURES, Problem, labels, limited, normal, problem, refused, seeded
 
 every_structure = pytest.mark.parametrize("structure", STRUCTURES)
@@ -76,8 +77,7 @@ class TestPredict:
         prediction = posterior.predict(case.new)
         torch.testing.assert_close(prediction.probs, torch.softmax(prediction.logits.mean, -1), rtol=1e-9, atol=1e-9)
 
-    @every_structure
-    @pytest.mark.parametrize("size", [1, 2])
+    @pytest.mark.parametrize(("structure", "size"), in_turn(STRUCTURES, (1, 2), whole=("kfac",)))
     def test_takes_any_number_of_examples(self, structure: str, size: int) -> None:
         case, posterior = fit("images", structure)
         assert posterior.predict(case.new[:size]).probs.shape == (size, 3)
@@ -120,13 +120,17 @@ class TestPredict:
             posterior.sample(0)
 
     @every_structure
-    @pytest.mark.parametrize("ask", ["predict", "sample"])
-    def test_refuses_a_joint_covariance_that_does_not_fit(self, structure: str, ask: str) -> None:
+    def test_refuses_a_joint_covariance_that_does_not_fit(self, structure: str) -> None:
         _, posterior = fit("categorical", structure)
         many = normal(8000, 3)
         assert (3 * len(many)) ** 2 * 8 > JOINT
         with refused(TooLargeError, f"{JOINT:,} bytes"):
-            _ = posterior.predict(many, joint=True) if ask == "predict" else posterior.sample_functions(many)
+            posterior.predict(many, joint=True)
+        if isinstance(posterior, WeightPosterior):
+            assert posterior.sample_functions(many, 2).shape == (2, 8000, 3)
+        else:
+            with refused(TooLargeError, f"{JOINT:,} bytes"):
+                posterior.sample_functions(many)
 
     @pytest.mark.parametrize(
         "structure",
@@ -209,9 +213,11 @@ class TestChoices:
         with refused(UnsupportedError, "one factor"):
             fitted.with_hyperparameters(posterior.prior, now)
 
-    @every_structure
-    @pytest.mark.parametrize("name", ["gaussian", "images", "tokens", "pixels"])
-    def test_predict_together_as_each_alone(self, name: str, structure: str) -> None:
+    @pytest.mark.parametrize(
+        ("structure", "name"),
+        in_turn(STRUCTURES, ("gaussian", "images", "tokens", "pixels"), whole=("kfac", "diagonal", "full-functions")),
+    )
+    def test_predict_together_as_each_alone(self, structure: str, name: str) -> None:
         case, posterior = fit(name, structure, prior=lw.Layerwise())
         likelihoods = [case.likelihood] * 3
         if isinstance(case.likelihood, lw.Gaussian):

@@ -80,7 +80,7 @@ def test_link_and_temperature_are_kept(tmp_path: Path) -> None:
     check_same(again(posterior, tmp_path), posterior, case.new)
 
 
-@pytest.mark.parametrize(("name", "structure"), in_turn(PROBLEMS, STRUCTURES, whole=("categorical", "tokens")))
+@pytest.mark.parametrize(("name", "structure"), in_turn(PROBLEMS, STRUCTURES, whole=("tokens",)))
 def test_round_trip_of_every_likelihood_and_structure(name: str, structure: str, tmp_path: Path) -> None:
     case = problem(name)
     posterior = case.fit(lw.Laplace(case.likelihood, prior=lw.Isotropic(0.7), structure=STRUCTURES[structure]))
@@ -133,8 +133,9 @@ def test_noise_prior_and_trace_of_tuning_survive_and_tuning_goes_on(structure: s
     check_same(loaded, tuned, case.new)
     assert loaded.fitted == case.likelihood
     further = (lw.Layerwise((5.0, 0.4)), lw.Gaussian(0.9), STEPS[:1])
-    check_same(loaded.with_hyperparameters(*further), tuned.with_hyperparameters(*further), case.new)
-    assert loaded.with_hyperparameters(*further).trace == STEPS + STEPS[:1]
+    ours, theirs = loaded.with_hyperparameters(*further), tuned.with_hyperparameters(*further)
+    assert ours.trace == STEPS + STEPS[:1] and ours.log_marginal() == theirs.log_marginal()
+    assert torch.equal(ours.predict(case.new).variance, theirs.predict(case.new).variance)
 
 
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac"])

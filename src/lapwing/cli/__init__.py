@@ -26,7 +26,7 @@ import lapwing as lw
 from lapwing.cli import ct, gp
 from lapwing.cli.say import make_folder, say
 from lapwing.comparison import likelihood_of
-from lapwing.comparison.journal import circumstances
+from lapwing.comparison.journal import told_on_page
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, check_kind
 from lapwing.show.report import comparison_page, write_comparison, write_json, write_report
@@ -216,19 +216,13 @@ def compare(
     options |= {"budget_seconds": budget_seconds, "max_bytes": max_bytes, "out": out / "run.jsonl"}
     result = lw.compare(*data, **task, **options)
     device = next(data[0].parameters(), torch.zeros(())).device
-    write_json(comparison_page(result, out, about=told_about(device)), out / "results.json")
+    write_json(comparison_page(result, out, about=told_on_page(device)), out / "results.json")
     say(result.table())
     say(f"{out / 'run.jsonl'}, {out / 'results.json'}")
     if report:
         say(f"{write_report(out / 'results.json')}")
     if any(row.note == "interrupted" for row in result.rows):
         raise KeyboardInterrupt
-
-
-def told_about(device: torch.device) -> dict[str, Any]:
-    """What the foot of a page tells: commit, versions, machine."""
-    told = circumstances(device)
-    return {name: told[name] for name in ("commit", "device", "threads", "finished") if told[name]} | told["versions"]
 
 
 def report(results: Path, /, *, out: Path | None = None) -> None:

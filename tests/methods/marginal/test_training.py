@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +26,20 @@ def run(name: str = "gaussian", **options: Any) -> tuple[nn.Module, MarginalTrai
     return model, train_marginal(model, data, likelihood, **({"epochs": 6, "warm_up": 2} | options)), x, y
 
 
-def test_the_result_goes_straight_into_a_recipe() -> None:
-    model, result, x, y = run()
+Trained = tuple[nn.Module, MarginalTraining, Tensor, Tensor, str]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """One run of six epochs, and what it showed."""
+    shown = io.StringIO()
+    with contextlib.redirect_stderr(shown):
+        found = run(progress=True)
+    return *found, shown.getvalue()
+
+
+def test_the_result_goes_straight_into_a_recipe(trained: Trained) -> None:
+    model, result, x, y, _ = trained
     posterior = lw.Laplace(result.likelihood, prior=result.prior).fit(model, (x, y))
     tuned = lw.tune(posterior, lw.EvidenceGradient())
     assert tuned.prior.precision == pytest.approx(result.prior.precision, rel=1e-4)
@@ -33,8 +47,8 @@ def test_the_result_goes_straight_into_a_recipe() -> None:
     assert not result.interrupted
 
 
-def test_history_has_every_epoch_and_its_last_record_the_result() -> None:
-    _, result, _, _ = run()
+def test_history_has_every_epoch_and_its_last_record_the_result(trained: Trained) -> None:
+    result = trained[1]
     assert [record.warm_up for record in result.history] == [True, True, False, False, False, False]
     assert [record.half_log_det == record.half_log_det for record in result.history] == [False] * 4 + [True] * 2
     assert result.history[-1].prior_precision == pytest.approx((result.prior.precision,))
@@ -62,7 +76,7 @@ def test_modes_are_restored_and_gradients_are_the_users() -> None:
 
 def test_an_optimiser_of_ones_own() -> None:
     before = [p.detach().clone() for p in case("gaussian")[0].parameters()]
-    model, _, _, _ = run(optimiser=lambda params: torch.optim.SGD(params, lr=0.0))
+    model, _, _, _ = run(optimiser=lambda params: torch.optim.SGD(params, lr=0.0), epochs=3)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
@@ -114,9 +128,8 @@ def test_a_fit_that_was_still_improving_gets_a_sentence() -> None:
     assert len(caught) == 1
 
 
-def test_the_progress_bar_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    run(progress=True)
-    shown = capsys.readouterr().err
+def test_the_progress_bar_shows_what_there_is(trained: Trained) -> None:
+    shown = trained[-1]
     assert "nll " in shown
     assert "total " in shown
     assert "nan" not in shown
@@ -151,7 +164,9 @@ class TwoHeads(nn.Module):
 
 @pytest.mark.parametrize("likelihood", [lw.Gaussian(), lw.Gaussian(shared=True)], ids=["own", "shared"])
 def test_one_of_several_outputs_is_trained(likelihood: lw.Gaussian) -> None:
-    result = train_marginal(seeded(TwoHeads), (normal(8, 3), normal(8, 2)), likelihood, output=1, epochs=12, settle=0)
+    result = train_marginal(
+        seeded(TwoHeads), (normal(8, 3), normal(8, 2)), likelihood, output=1, epochs=6, warm_up=2, settle=0
+    )
     assert isinstance(result.likelihood, lw.Gaussian)
     assert isinstance(result.likelihood.precision, float) == likelihood.shared
 
