@@ -32,11 +32,11 @@ from benchmarks.data import CHECKPOINTS, cifar10, generator
 from benchmarks.networks import seeded
 from benchmarks.tasks import EXAMPLES, VALIDATION
 from benchmarks.training import train
-from demo.digits import CLASSES, UNSEEN, digits
-from demo.digits import network as demonstrated
 from lapwing import baselines
 from lapwing.comparison import Comparison, Contender, Task, Tuned, read_comparison
 from lapwing.comparison.journal import told_on_page
+from lapwing.demo.digits import CLASSES, UNSEEN, digits
+from lapwing.demo.digits import network as demonstrated
 from lapwing.evaluation.corruptions import corrupt
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.show.report import comparison_page, write_json, write_report

@@ -145,7 +145,8 @@ class Health:
                 figures.append({"file": file, "title": title, "caption": caption})
             results: dict[str, Any] = {"title": "Health", "text": text, "figures": figures}
             results |= self.comparison.to_dict()
-            results["sections"] = [{"title": "Least known inputs"} | self.known.to_dict()]
+            words = {"title": "Least known inputs", "heading": "The least known first", "rows_are": "input"}
+            results["sections"] = [words | self.known.to_dict()]
             page = render(results, Path(folder))
         with replacing(out) as draft:
             draft.write_text(page, encoding="utf-8")
