@@ -217,3 +217,21 @@ def test_documents_that_are_named_exist() -> None:
     for page in [*PAGES[1:], *sorted((DOCS / "integrations").glob("*.md"))]:
         for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text_of(page)):
             assert (page.parent / f"{name}.md").is_file(), f"{page.name}: {name}"
+
+
+def test_every_public_name_has_its_group_in_the_reference() -> None:
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None and spec.loader is not None
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    names = [name for name in lw.__all__ if callable(getattr(lw, name))]
+    assert next(iter(conf.grouped("lapwing", names).values())) == ["Laplace", "tune", "Posterior"]
+    with pytest.raises(ValueError, match="differ in"):
+        conf.grouped("lapwing", [*names, "Another"])
+
+
+def test_every_module_of_the_reference_is_in_its_tree() -> None:
+    rooms = re.search(r"^ROOMS = \{(.*?)^\}", text_of(DOCS / "conf.py"), re.DOTALL | re.MULTILINE)
+    assert rooms is not None
+    listed = re.findall(r"^reference/(.*)$", text_of(DOCS / "api.md"), re.MULTILINE)
+    assert listed == re.findall(r'"(lapwing[\w.]*)":', rooms[1])

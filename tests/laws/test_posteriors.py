@@ -24,7 +24,7 @@ from lapwing.predictive import (
     Regression,
 )
 from tests.operators import check_matches_dense, check_symmetric
-from tests.pairwise import pairwise
+from tests.pairwise import in_turn, pairwise
 from tests.posterior_cases import (
     PRIORS,
     PROBLEMS,
@@ -127,7 +127,19 @@ def test_what_is_not_implemented_is_refused(choices: tuple[str, str, str, str]) 
         fitted(*choices).predict(case_of(choices[0]).new)
 
 
-@pytest.mark.parametrize("choices", pairwise(PROBLEMS, STRUCTURES, WEIGHTS, PRIORS, where=implemented), ids=",".join)
+NETWORKS = ("gaussian", "images", "tokens", "pixels")
+"""Problems whose networks have different layers."""
+
+LIKELIHOODS = [name for name in PROBLEMS if name not in NETWORKS]
+"""Problems of one network with other likelihoods."""
+
+CHOICES = [
+    *pairwise(NETWORKS, STRUCTURES, WEIGHTS, PRIORS, where=implemented),
+    *((name, structure, "all", "isotropic") for structure, name in in_turn(STRUCTURES, LIKELIHOODS, whole=("kfac",))),
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=",".join)
 def test_is_the_gaussian_of_its_dense_matrices(choices: tuple[str, str, str, str]) -> None:
     name, structure, weights, prior = choices
     case, posterior, model = case_of(name), fitted(name, structure, weights, prior), linearised(name, weights)
@@ -149,9 +161,9 @@ def test_is_the_gaussian_of_its_dense_matrices(choices: tuple[str, str, str, str
     close(joint.mean, marginal.mean)
 
 
-@pytest.mark.parametrize("prior", ["isotropic", "layerwise"])
-@pytest.mark.parametrize("weights", ["all", "subnetwork"])
-@every_problem
+@pytest.mark.parametrize(
+    ("name", "weights", "prior"), pairwise(PROBLEMS, ["all", "subnetwork"], ["isotropic", "layerwise"])
+)
 def test_weights_and_functions_are_two_views_of_one_posterior(name: str, weights: str, prior: str) -> None:
     left, right = (fitted(name, f"full-{view}", weights, prior) for view in ("weights", "functions"))
     x = case_of(name).new

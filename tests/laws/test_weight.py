@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
@@ -11,20 +10,24 @@ import torch
 import lapwing as lw
 from lapwing.linear.tangent import Tangent
 from lapwing.structures import Structure
+from tests.pairwise import in_turn
 from tests.posterior_cases import PROBLEMS, STRUCTURES, normal, problem
 
 TIMES = 3
 
 
 EVERY = {**STRUCTURES, "sampled": lw.Sampled(4, lw.solvers.CG(rtol=1e-12))}
-"""Structures; each meets two problems, and one of them every problem."""
+"""Structures; each meets a problem, some two, and one of them every problem."""
 
 
 @pytest.mark.parametrize(
     ("name", "structure"),
     [
         *((name, EVERY["full-weights"]) for name in PROBLEMS),
-        *product(("gaussian-per-output", "tokens"), EVERY.values()),
+        *(
+            (name, EVERY[one])
+            for one, name in in_turn(EVERY, ("tokens", "gaussian-per-output"), whole=("kfac", "sampled"))
+        ),
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import FrozenInstanceError
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lapwing as lw
 from lapwing.ground.errors import ConfigError, DataError, LapwingError, MismatchError
 from lapwing.jacobian.network.unwrapping import unwrapped
+from tests.pairwise import in_turn
 from tests.posterior_cases import STRUCTURES, labels, mlp, normal, portrait, problem, refused, seeded
 
 X, Y, NEW = normal(12, 3), labels(12, classes=3), normal(4, 3, seed=2)
@@ -153,10 +155,12 @@ class Interrupting(nn.Module):
 
 
 class TestInterruption:
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-    @pytest.mark.parametrize("call", range(1, 8))
-    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
-    def test_leaves_the_module_untouched(self, structure: str, call: int, error: type[BaseException]) -> None:
+    @pytest.mark.parametrize(
+        ("moment", "error"),
+        in_turn(product(["full-weights", "full-functions", "kfac"], range(1, 8)), [KeyboardInterrupt, RuntimeError]),
+    )
+    def test_leaves_the_module_untouched(self, moment: tuple[str, int], error: type[BaseException]) -> None:
+        structure, call = moment
         layer = Interrupting(error)
         model = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), layer, nn.Dropout(), nn.Linear(4, 3)))
         model[1].eval()

@@ -27,6 +27,7 @@ from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.survey import find_layers
 from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from lapwing.linalg import BlockDiagonal, Kronecker
+from tests.pairwise import in_turn
 
 curvlinops = pytest.importorskip("curvlinops")
 
@@ -112,12 +113,13 @@ def test_the_empirical_fisher(loss: str) -> None:
     torch.testing.assert_close(pair.ours(None, EmpiricalFisher()).operator.dense(), dense)
 
 
-@pytest.mark.parametrize("sharing", ["expand", "reduce"])
-@pytest.mark.parametrize("bias", ["joint", "separate"])
-@pytest.mark.parametrize(("network", "loss"), list(itertools.product(NETWORKS, LOSSES)))
+@pytest.mark.parametrize(
+    ("factors", "loss"), in_turn(itertools.product(NETWORKS, ["joint", "separate"], ["expand", "reduce"]), list(LOSSES))
+)
 def test_kronecker_factored_curvature(
-    network: str, loss: str, bias: Literal["joint", "separate"], sharing: Literal["expand", "reduce"]
+    factors: tuple[str, Literal["joint", "separate"], Literal["expand", "reduce"]], loss: str
 ) -> None:
+    network, bias, sharing = factors
     pair = Pair(network, loss)
     theirs = pair.theirs(
         "KFACLinearOperator", fisher_type="type-2", kfac_approx=sharing, separate_weight_and_bias=bias == "separate"

@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }
 
 
-FEW = ("last layer, KFAC", "KFAC", "Gaussian process")
+FEW = ("KFAC", "Gaussian process")
 """Those of every run of the tests: a few seconds each. All are exported where the packages of adapters are."""
 
 NAMES = tuple(CASES) if importlib.util.find_spec("onnxruntime") else FEW

@@ -14,7 +14,17 @@ def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_pa
     report = tmp_path / "report.json"
     main(
         {"links": STUDY},
-        ["--quick", "--data", str(tmp_path), "--json", str(report), "--only", "wine 80, MLP, 20 epochs"],
+        [
+            "--quick",
+            "--seeds",
+            "1",
+            "--data",
+            str(tmp_path),
+            "--json",
+            str(report),
+            "--only",
+            "wine 80, MLP, 20 epochs",
+        ],
     )
     found = json.loads(report.read_text())["rows"]
     rows, means = ([row for row in found if bool(row.get("summary")) is told] for told in (False, True))
@@ -23,7 +33,7 @@ def test_the_study_has_a_row_for_every_posterior_and_link_and_their_means(tmp_pa
     alone += CALIBRATORS if find_spec("probmetrics") else []
     expected |= {("none", name) for name in alone}
     assert {(row["posterior"], row["link"]) for row in means} == expected
-    assert len(rows) == 2 * len(expected) and {row["seed"] for row in rows} == {0, 1}
+    assert len(rows) == len(expected) and {row["seed"] for row in rows} == {0}
     for row in rows:
         if row["link"] == "chosen, no temperature":
             alike = [

@@ -14,6 +14,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
 from lapwing.tuning import Method
+from tests.pairwise import in_turn, pairwise
 from tests.posterior_cases import Problem, mlp, problem, refused
 from tests.tuning.cases import (
     at_step,
@@ -29,13 +30,15 @@ def methods(case: Problem) -> dict[str, Method]:
     return {"gradient": lw.EvidenceGradient(), "MacKay": lw.MacKay(), "validation": small}
 
 
-every_way = pytest.mark.parametrize("method", ["gradient", "MacKay", "validation"])
+WAYS = ("gradient", "MacKay", "validation")
+every_way = pytest.mark.parametrize("method", WAYS)
 
 
 class TestEveryMethod:
-    @every_way
-    @pytest.mark.parametrize("name", ["gaussian-per-output", "categorical"])
-    @pytest.mark.parametrize("structure", ["full-functions", "kfac"])
+    @pytest.mark.parametrize(
+        ("name", "structure", "method"),
+        pairwise(["gaussian-per-output", "categorical"], ["full-functions", "kfac"], WAYS),
+    )
     def test_the_trace_says_what_each_step_was(self, name: str, structure: str, method: str) -> None:
         case, posterior = fit(name, structure)
         tuned = lw.tune(posterior, methods(case)[method])
@@ -89,8 +92,9 @@ class TestEveryMethod:
         assert held.passes == (1 if method == "validation" else 0)
         assert len(calls) <= (8 if method == "validation" else 3)
 
-    @every_way
-    @pytest.mark.parametrize("structure", ["full-weights", "full-functions", "kfac"])
+    @pytest.mark.parametrize(
+        ("structure", "method"), in_turn(["full-weights", "full-functions", "kfac"], WAYS, whole=("full-weights",))
+    )
     def test_the_curvature_is_decomposed_once(
         self, monkeypatch: pytest.MonkeyPatch, structure: str, method: str
     ) -> None:

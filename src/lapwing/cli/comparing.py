@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
 from lapwing.cli.setups import FROM_SETUP, Files, read
-
-if TYPE_CHECKING:
-    import torch
 
 
 def compare(
@@ -48,6 +45,7 @@ def compare(
     """
     import torch
 
+    from lapwing.comparison.journal import told_on_page
     from lapwing.show.report import comparison_page, write_json, write_report
 
     task = read(setup, "train", "test", files=data)
@@ -60,7 +58,7 @@ def compare(
     options |= {"budget_seconds": budget_seconds, "max_bytes": max_bytes, "out": out / "run.jsonl"}
     result = lw.compare(*parts, **task, **options)
     device = next(parts[0].parameters(), torch.zeros(())).device
-    page = comparison_page(result, out, about=told_about(device))
+    page = comparison_page(result, out, about=told_on_page(device))
     write_json(page, out / "results.json")
     say(result.table())
     say(f"{out / 'run.jsonl'}, {out / 'results.json'}")
@@ -69,14 +67,6 @@ def compare(
     if any(row.note == "interrupted" for row in result.rows):
         raise KeyboardInterrupt
     return result.to_dict() | {"results": str(out / "results.json")}
-
-
-def told_about(device: torch.device) -> dict[str, Any]:
-    """What the foot of a page tells: commit, versions, machine."""
-    from lapwing.comparison.journal import circumstances
-
-    told = circumstances(device)
-    return {name: told[name] for name in ("commit", "device", "threads", "finished") if told[name]} | told["versions"]
 
 
 def report(results: Path, /, *, out: Path | None = None) -> dict[str, Any]:

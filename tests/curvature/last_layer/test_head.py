@@ -29,6 +29,7 @@ from lapwing.jacobian.survey import surveyed
 from lapwing.likelihoods import Likelihood
 from lapwing.posteriors import WeightPosterior
 from lapwing.structures.selection import Selection
+from tests.pairwise import in_turn
 from tests.posterior_cases import PROBLEMS, Linearised, problem, seeded
 
 SUMS: dict[str, Callable[[Network], Accumulator]] = {
@@ -51,8 +52,7 @@ def data_of(name: str) -> Data:
     return Data(problem(name).batches(), like=torch.zeros(0).double())
 
 
-@pytest.mark.parametrize("structure", SUMS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(("name", "structure"), in_turn(PROBLEMS, list(SUMS), whole=("categorical", "tokens")))
 def test_the_sums_are_those_of_pulled_back_gradients(
     name: str, structure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,8 +102,9 @@ def by_position(likelihood: Likelihood, f: Tensor, y: Tensor) -> Iterator[tuple[
         yield entries
 
 
-@pytest.mark.parametrize("structure", SUMS)
-@pytest.mark.parametrize("name", ["categorical", "poisson", "tokens", "pixels"])
+@pytest.mark.parametrize(
+    ("name", "structure"), in_turn(["categorical", "poisson", "tokens", "pixels"], list(SUMS), whole=("tokens",))
+)
 def test_positions_may_come_one_by_one(name: str, structure: str) -> None:
     """As they do where one has as many outputs as a processor's cache has room for."""
     model = given(name)

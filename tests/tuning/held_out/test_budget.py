@@ -86,7 +86,7 @@ def test_as_many_are_looked_at_as_the_seconds_buy(
     each_takes(0.51)
     fitted = posterior()
     caplog.set_level(logging.INFO, "lapwing")
-    tuned = lw.tune(fitted, lw.Validation(held_out(), seconds=seconds))
+    tuned = lw.tune(fitted, lw.Validation(held_out(), seconds=seconds, link="probit"))
     last = tuned.trace[-1]
     assert last.validation_examples == looked_at and {s.validation_examples for s in tuned.trace} == {looked_at}
     some = spread(EXAMPLES)[:looked_at]
@@ -111,7 +111,7 @@ def test_mixtures_are_as_many_as_the_seconds_buy_and_the_same_from_their_number(
     tuned = lw.tune(fitted, lw.Mixup(seconds=100.0))
     assert tuned.trace[-1].validation_examples == 90
     assert lw.tune(fitted, lw.Mixup(seconds=100.0)).trace == tuned.trace
-    fewer = lw.Validation(held_out(), examples=70, seconds=None)
+    fewer = lw.Validation(held_out(), examples=70, seconds=None, link="probit")
     assert lw.tune(fitted, fewer).trace[-1].validation_examples == 70
 
 
@@ -157,7 +157,7 @@ def test_what_was_looked_at_before_an_interruption_decides(
 
     monkeypatch.setattr(Contracted, "contracted", third)
     with pytest.warns(ConvergenceWarning, match=f"interrupted after 16 of {EXAMPLES} examples"):
-        tuned = lw.tune(fitted, lw.Validation(held_out(), seconds=None))
+        tuned = lw.tune(fitted, lw.Validation(held_out(), seconds=None, link="probit"))
     assert tuned.trace[-1].validation_examples == 16
 
 
