@@ -55,7 +55,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m lapwing demo
 
 # All tests run, or those that ARGS names. CHECKED=1 checks shapes and types on the way; COVERED=1 counts the lines of
 # src/ that are run, which takes two thirds longer.

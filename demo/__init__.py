@@ -1,1 +1,1 @@
-"""What ``make demo`` runs: real digits with three of them unseen, and a curve with a gap."""
+"""An endpoint for exported posteriors, which needs no lapwing."""

@@ -58,6 +58,57 @@ ROOMS = {
 }
 """The rooms that are documented, and how each is headed: a name in several of them has its page in the first."""
 
+EVERYDAY = {
+    "From a network to a posterior": ["Laplace", "tune", "Posterior"],
+    "What a posterior is asked": ["evaluate", "Scores", "compare", "Comparison", "health", "Health", "diagnose"],
+    "Files": ["save", "load", "export"],
+    "Likelihoods": [
+        "Categorical",
+        "Gaussian",
+        "Bernoulli",
+        "Poisson",
+        "NegativeBinomial",
+        "HeteroscedasticGaussian",
+        "Likelihood",
+    ],
+    "Weights": ["All", "LastLayer", "Names", "Subnetwork", "Mask"],
+    "Structures": ["Auto", "Full", "KFAC", "EKFAC", "Diagonal", "LowRank", "Nystrom", "Sampled", "MatrixFree"],
+    "Curvature": ["GGN", "MCFisher", "EmpiricalFisher", "Hessian"],
+    "Priors": ["Isotropic", "Layerwise", "GPrior", "DiagonalPrior", "normalised", "Prior"],
+    "Tuning": ["Validation", "Mixup", "EvidenceGradient", "MacKay", "EM", "ELBO", "train_marginal"],
+    "Predictions": ["Classification", "Regression", "Counts"],
+    "Without a network, and without curvature": ["GP", "HessianFree"],
+    "Errors and warnings": [
+        "LapwingError",
+        "ConvergenceWarning",
+        "DataWarning",
+        "NetworkWarning",
+        "PrecisionWarning",
+    ],
+}
+"""How the everyday names are grouped on their page, what is needed first at the top."""
+
+
+def grouped(room: str, own: list[str]) -> dict[str, list[str]]:
+    """Names by their heading, those of the everyday names as above and others in one group without any.
+
+    Raises:
+        ValueError: If an everyday name is in no group, or a group has one that is not there.
+    """
+    if room != "lapwing":
+        return {"": sorted(own, key=str.lower)}
+    placed = [name for names in EVERYDAY.values() for name in names]
+    if sorted(placed) != sorted(own):
+        raise ValueError(f"EVERYDAY and lapwing.__all__ differ in {sorted(set(placed) ^ set(own))}")
+    return EVERYDAY
+
+
+def table_of_names(heading: str, names: list[str]) -> str:
+    """A heading, and what autosummary makes pages from."""
+    title = f"{heading}\n{'-' * len(heading)}\n\n" if heading else ""
+    listed = "\n".join(f"   {name}" for name in names)
+    return f"{title}.. autosummary::\n   :toctree: names\n\n{listed}\n"
+
 
 def write_reference() -> None:
     """A page a room in ``docs/reference``, from which autosummary makes one for each name."""
@@ -70,10 +121,10 @@ def write_reference() -> None:
             name for name in public if callable(getattr(module, name)) and id(getattr(module, name)) not in described
         ]
         described |= {id(getattr(module, name)) for name in own}
-        names = "\n".join(f"   {name}" for name in sorted(own, key=str.lower))
+        tables = "\n".join(table_of_names(heading, names) for heading, names in grouped(room, own).items())
         text = (
             f"{title}\n{'=' * len(title)}\n\n.. automodule:: {room}\n   :no-index:\n\n"
-            f".. currentmodule:: {room}\n\n.. autosummary::\n   :toctree: names\n\n{names}\n"
+            f".. currentmodule:: {room}\n\n{tables}"
         )
         path = REFERENCE / f"{room}.rst"
         if not path.exists() or path.read_text(encoding="utf-8") != text:

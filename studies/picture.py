@@ -13,7 +13,7 @@ import torch
 import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.report import Row, figure
-from demo.gap import curve, fitted, gap
+from lapwing.demo.gap import curve, fitted, gap
 from lapwing.predictive import Regression
 from lapwing.show.plots import plot_band
 

@@ -32,11 +32,11 @@ from benchmarks.data import CHECKPOINTS, cifar10, generator
 from benchmarks.networks import seeded
 from benchmarks.tasks import EXAMPLES, VALIDATION
 from benchmarks.training import train
-from demo.digits import CLASSES, UNSEEN, digits
-from demo.digits import network as demonstrated
 from lapwing import baselines
 from lapwing.comparison import Comparison, Contender, Task, Tuned, read_comparison
-from lapwing.comparison.journal import circumstances
+from lapwing.comparison.journal import told_on_page
+from lapwing.demo.digits import CLASSES, UNSEEN, digits
+from lapwing.demo.digits import network as demonstrated
 from lapwing.evaluation.corruptions import corrupt
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.show.report import comparison_page, write_json, write_report
@@ -243,9 +243,7 @@ def run(
         options: dict[str, Any] = {"draws": draws, "budget_seconds": seconds, "max_bytes": BYTES, "out": out}
         lw.compare(*parts, **task, **options, seeds=[seed])
     found = read_comparison(out)
-    told = circumstances(torch.device("cpu"))
-    about = {name: told[name] for name in ("command", "commit", "device", "threads", "finished")} | told["versions"]
-    write_json(comparison_page(found, folder, about=about), folder / "results.json")
+    write_json(comparison_page(found, folder, about=told_on_page(torch.device("cpu"))), folder / "results.json")
     write_report(folder / "results.json")
     return found
 

@@ -26,7 +26,8 @@ from lapwing.posteriors import (
 from lapwing.predictive import Classification, Counts, MultiLabel, Regression
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 ROOMS = (lw, lw.solvers, lw.preconditioners, lw.structures, lw.posteriors, lw.hessian_free, lw.gp, lw.baselines)
 PREDICTIONS = (Classification, Regression, MultiLabel, Counts)
@@ -192,8 +193,9 @@ def test_commands_of_the_readme_can_be_run() -> None:
 def test_files_of_the_readme_exist_or_are_written_by_the_demo() -> None:
     readme = text_of(ROOT / "README.md")
     files = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:md|json|html|py)|(?:[\w.-]+/){2,})`", readme)
-    assert len(files) > 5
-    for file in [*files, *re.findall(r"\]\(([^)]+)\)", readme)]:
+    named = [*files, *re.findall(r"\]\(([^)]+)\)", readme)]
+    assert len(named) > 8
+    for file in named:
         assert (ROOT / file).exists() or Path(file).parts[:2] == ("runs", "demo"), file
 
 
@@ -205,6 +207,31 @@ def test_citations_have_references(page: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    listed = re.search(r"```\{toctree\}\n:maxdepth: 1\n\n(.*?)```", text_of(ROOT / "docs" / "index.md"), re.DOTALL)
-    assert listed is not None
-    assert set(listed[1].split()) == {page.stem for page in PAGES} - {"README", "index"} | {"integrations/index"}
+    trees = re.findall(r"```\{toctree\}\n(?::[^\n]*\n)+\n(.*?)```", text_of(DOCS / "index.md"), re.DOTALL)
+    listed = [name for tree in trees for name in tree.split()]
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES if page.is_relative_to(DOCS)}
+    assert sorted(listed) == sorted(pages - {"index"} | {"integrations/index"})
+
+
+def test_documents_that_are_named_exist() -> None:
+    for page in [*PAGES[1:], *sorted((DOCS / "integrations").glob("*.md"))]:
+        for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text_of(page)):
+            assert (page.parent / f"{name}.md").is_file(), f"{page.name}: {name}"
+
+
+def test_every_public_name_has_its_group_in_the_reference() -> None:
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None and spec.loader is not None
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    names = [name for name in lw.__all__ if callable(getattr(lw, name))]
+    assert next(iter(conf.grouped("lapwing", names).values())) == ["Laplace", "tune", "Posterior"]
+    with pytest.raises(ValueError, match="differ in"):
+        conf.grouped("lapwing", [*names, "Another"])
+
+
+def test_every_module_of_the_reference_is_in_its_tree() -> None:
+    rooms = re.search(r"^ROOMS = \{(.*?)^\}", text_of(DOCS / "conf.py"), re.DOTALL | re.MULTILINE)
+    assert rooms is not None
+    listed = re.findall(r"^reference/(.*)$", text_of(DOCS / "api.md"), re.MULTILINE)
+    assert listed == re.findall(r'"(lapwing[\w.]*)":', rooms[1])

@@ -21,8 +21,8 @@ from benchmarks.command import Setting
 from benchmarks.networks import pooled, seeded, weight_count
 from benchmarks.report import Row, grouped, tried
 from benchmarks.training import minimise, train
-from demo.digits import CLASSES, UNSEEN, Digits, Pair
-from demo.digits import digits as drawn
+from lapwing.demo.digits import CLASSES, UNSEEN, Digits, Pair
+from lapwing.demo.digits import digits as drawn
 from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.methods.hessian_free import HessianFree, HessianFreePosterior, Probed
 

@@ -13,28 +13,36 @@ from benchmarks.report import ROOT
 from benchmarks.table import with_tables
 from studies.pages import (
     calibration,
+    choosing,
     comparing,
+    continual,
     ella,
     full_covariance,
     hessian_free,
     knowledge,
+    migration,
     processes,
     published,
     readme,
+    sampled,
     tomography,
 )
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "README.md": readme.tables,
     "docs/calibration.md": calibration.tables,
+    "docs/choosing.md": choosing.tables,
     "docs/comparing.md": comparing.tables,
+    "docs/continual.md": continual.tables,
     "docs/ct-results.md": tomography.tables,
     "docs/ella.md": ella.tables,
     "docs/full-laplace.md": full_covariance.tables,
     "docs/gp-results.md": processes.tables,
     "docs/hessian-free.md": hessian_free.tables,
     "docs/knowledge.md": knowledge.tables,
+    "docs/migration.md": migration.tables,
     "docs/results.md": published.tables,
+    "docs/sampled.md": sampled.tables,
 }
 """The pages, and what makes their tables, in the order of the page."""
 

@@ -127,6 +127,11 @@ def processes() -> Iterator[Compared]:
             yield Compared(quantity, fixed(value, 2), fixed(found["rmse"], 3), "table 4.2")
 
 
+def tangent_models() -> Iterator[Compared]:
+    """The evidence at the mode of the tangent model, and draws from its posterior."""
+    yield from noted("sampled")
+
+
 def tomography() -> Iterator[Compared]:
     """A walnut: log densities of the true image, and the seconds of two ways to choose the prior."""
     printed = {"MC dropout": (0.028, 2.474), "TV-PredCP": (2.214, 2.601), "g-prior of the image": (2.341, 2.869)}
@@ -143,7 +148,7 @@ def tomography() -> Iterator[Compared]:
 
 def where_from() -> str:
     """Command and commit of each report."""
-    others = [path.stem for begins in ("ella", "full") for path in sorted(RESULTS.glob(f"{begins}-*.json"))]
+    others = [path.stem for begins in ("ella", "full", "sampled") for path in sorted(RESULTS.glob(f"{begins}-*.json"))]
     reports = REPORTS | {name: name.replace("-", ", ") for name in others}
     lines = [[called, f"`{name}.json`", f"`{command(name)}`", commits(name)] for name, called in reports.items()]
     return grid({"what": "<", "report": "<", "command": "<", "commit": "<"}, lines)
@@ -163,5 +168,5 @@ def commits(name: str) -> str:
     return ", ".join(f"`{commit[:8]}`" for commit in dict.fromkeys(parts or [found["commit"]])) or NOTHING
 
 
-SOURCES = (ella, full_covariance, hessian_free, processes, tomography)
+SOURCES = (ella, full_covariance, hessian_free, processes, tangent_models, tomography)
 """In the order of the page."""

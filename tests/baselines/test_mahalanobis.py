@@ -33,6 +33,19 @@ def test_directions_without_spread_are_left_out_and_classes_may_be_missing() -> 
     torch.testing.assert_close(found.distances(flat), expected.distances(F), rtol=1e-8, atol=1e-8)
 
 
+def test_the_rounding_of_a_network_in_float32_is_no_direction() -> None:
+    """Two features of which four are made in float32, and by which inputs from far away are not to be told apart."""
+    first, last = nn.Linear(2, 4), nn.Linear(4, 3)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.7, 0.3], [0.1, -0.9]]))
+        first.bias.copy_(torch.tensor([3.0, 5.0, 1.0, 2.0]))
+    x, new = normal(60, 2).float(), 30 * normal(6, 2, seed=5).float()
+    model = nn.Sequential(first, last)
+    found = Mahalanobis().fit(Task(model, (x, Y))).predict(new).strangeness
+    expected = MahalanobisScore.of_classes(x.double(), Y).distances(new.double())
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+
+
 def test_predictions_have_it_of_the_features() -> None:
     model = mlp(3).eval()
     x = normal(60, 3)

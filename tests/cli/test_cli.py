@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+import lapwing as lw
 from lapwing import cli
+from lapwing.cli.files import read_images
+from lapwing.cli.networks import Held, _structure
+from lapwing.cli.table import read_table
 
 SETUP = """
 import pathlib
@@ -70,6 +78,20 @@ def needy(n):
 
 def interrupted():
     raise KeyboardInterrupt
+
+def net():
+    return model()
+
+def fewer():
+    return data(7, 4)[0]
+"""
+
+LINE = """
+import torch
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(1, 1)
 """
 
 
@@ -163,6 +185,213 @@ def test_compare_goes_on_and_an_interrupt_is_exit_code_130(capsys: pytest.Captur
     assert "Take " in (folder / "again.html").read_text()
 
 
+@pytest.fixture
+def saved(capsys: pytest.CaptureFixture[str]) -> str:
+    """A posterior that fit saved."""
+    cli.main(["fit", "theirs:setup", "--structure", "diagonal", "--out", "mine"])
+    capsys.readouterr()
+    return "mine/posterior.safetensors"
+
+
+def test_predictions_are_those_of_the_posterior_in_every_kind_of_file(
+    capsys: pytest.CaptureFixture[str], folder: Path, saved: str
+) -> None:
+    import theirs  # pyright: ignore[reportMissingImports]
+
+    posterior: Any = lw.load(saved, theirs.net())
+    x = theirs.data(50, 1)[0]
+    expected = posterior.predict(x)
+    cli.main(["predict", "theirs:setup", saved, "--out", "test.csv"])
+    assert "test.csv: 50 examples; labels, probs, epistemic, unfamiliar" in capsys.readouterr().out
+    table = np.genfromtxt(folder / "test.csv", delimiter=",", names=True, deletechars="")
+    assert table.dtype.names == ("labels", "probs[0]", "probs[1]", "probs[2]", "epistemic", "unfamiliar")
+    np.testing.assert_allclose(table["probs[1]"], expected.probs[:, 1].numpy(), rtol=1e-6)
+    np.savez(folder / "new.npz", x=x.numpy())
+    rows = ["u,v,w,y", *(",".join(map(str, row)) + ",0" for row in x.double().tolist())]
+    (folder / "new.csv").write_text("\n".join(rows))
+    for given in ("new.npz", "new.csv"):
+        cli.main(["predict", "theirs:net", saved, "--inputs", given, "--out", f"{given}.npz"])
+        found = np.load(folder / f"{given}.npz")
+        np.testing.assert_allclose(found["probs"], expected.probs.numpy(), rtol=1e-6)
+        np.testing.assert_array_equal(found["labels"], expected.labels.numpy())
+    cli.main(["predict", "theirs:net", saved, "--inputs", "theirs:fewer", "--out", "of_theirs.npz"])
+    assert len(np.load(folder / "of_theirs.npz")["probs"]) == 7
+
+
+def test_intervals_of_real_targets(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    x = np.linspace(-1, 1, 12)
+    (folder / "wave.csv").write_text("x,y\n" + "\n".join(f"{a},{np.sin(3 * a)}" for a in x))
+    (folder / "line.py").write_text(LINE)
+    cli.main(["fit", "line:net", "--train", "wave.csv", "--out", "mine"])
+    assert "log evidence" in capsys.readouterr().out
+    options = ["--inputs", "wave.csv", "--level", "0.5", "--json", "--out", "wave.npz"]
+    cli.main(["predict", "line:net", "mine/posterior.safetensors", *options])
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {
+        "predictions": "wave.npz",
+        "examples": 12,
+        "columns": ["mean", "std", "low", "high", "epistemic", "unfamiliar"],
+    }
+    assert "12 examples" in said.err
+    found = np.load(folder / "wave.npz")
+    np.testing.assert_allclose(found["high"] - found["mean"], 0.6744898 * found["std"], rtol=1e-5)
+
+
+def test_parquet_goes_out_and_in(folder: Path, saved: str) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    cli.main(["predict", "theirs:setup", saved, "--out", "test.parquet"])
+    table = parquet.read_table(folder / "test.parquet")
+    assert table.column_names[:2] == ["labels", "probs[0]"] and table.num_rows == 50
+    new = read_table(folder / "test.parquet", ["probs[2]"])
+    np.testing.assert_array_equal(new[:, 0], table.column("probs[2]").to_numpy())
+
+
+def test_a_folder_of_images_is_training_data(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 2, 3), dtype=np.uint8)
+    for k, values in enumerate(pixels):
+        place = folder / "shots" / ("cat", "dog")[k % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        image.fromarray(values).save(place / f"{k:02}.png")
+    x, y = read_images(folder / "shots")
+    assert y is not None and y.tolist() == 6 * [0] + 6 * [1]
+    np.testing.assert_array_equal(np.rint(255 * x[:6, 0].numpy()), pixels[::2])
+    flat = "nn.Sequential(nn.Flatten(), nn.Linear(6, 2))"
+    (folder / "flat.py").write_text(f"from torch import nn\n\ndef net():\n    return {flat}\n")
+    cli.main(["fit", "flat:net", "--train", "shots", "--structure", "diagonal", "--tune", "none"])
+    assert "of 14 weights" in capsys.readouterr().out
+    image.fromarray(pixels[0, :1]).save(folder / "shots" / "cat" / "99.png")
+    code, err = failure(capsys, "fit", "flat:net", "--train", "shots", "--out", "other")
+    assert code == 2 and "images of one size" in err and "99.png of [1, 3, 1]" in err
+
+
+def test_tune_diagnose_and_export(capsys: pytest.CaptureFixture[str], folder: Path, saved: str) -> None:
+    cli.main(["tune", "theirs:setup", saved, "--by", "evidence", "--out", "tuned"])
+    assert "log evidence" in capsys.readouterr().out
+    before = lw.store.read_header(saved)["prior"]
+    assert lw.store.read_header("tuned/posterior.safetensors")["prior"] != before
+    cli.main(["diagnose", "theirs:net", saved, "--json"])
+    assert json.loads(capsys.readouterr().out) == {"passed": True, "rejected": [], "exit_code": 0}
+    cli.main(["export", "theirs:setup", saved, "--out", "model.pt2"])
+    assert (folder / "model.pt2").is_file()
+
+
+def test_a_diagnosis_that_fails_has_an_exit_code(monkeypatch: pytest.MonkeyPatch, saved: str) -> None:
+    class Failed:
+        passed = False
+        rejected = ()
+
+    monkeypatch.setattr(lw, "diagnose", lambda *_, **__: Failed())
+    with pytest.raises(SystemExit) as end:
+        cli.main(["diagnose", "theirs:net", saved])
+    assert end.value.code == 3
+
+
+def test_options_come_from_a_file_and_what_is_typed_goes_before(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    (folder / "run.toml").write_text(
+        'tune = "none"\nout = "runs/one"\n[fit]\nstructure = "kfac"\nweights = "last-layer"\n[compare]\nreport = true\n'
+    )
+    cli.main(["fit", "theirs:pair", "--config", "run.toml", "--out", "runs/two"])
+    assert "of 15 weights" in capsys.readouterr().out
+    assert (folder / "runs" / "two" / "posterior.safetensors").is_file() and not (folder / "runs" / "one").exists()
+    (folder / "wrong.toml").write_text('structur = "kfac"')
+    code, err = failure(capsys, "fit", "theirs:pair", "--config=wrong.toml")
+    assert code == 2 and "--structur" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("structure", [name for name in get_args(Held) if name != "auto"])
+def test_every_structure_has_a_name(structure: Held) -> None:
+    assert _structure(structure, None) != lw.Auto()
+
+
+def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    cli.main(["completion", "bash"])
+    (folder / "script").write_text(capsys.readouterr().out)
+    asked = {
+        "lapwing ev": ["evaluate"],
+        "lapwing gp p": ["predict"],
+        "lapwing fit x --str": ["--structure"],
+        "lapwing ct propose s --cand": ["--candidates"],
+        "lapwing evaluate a --val": ["--validation"],
+    }
+    for line, expected in asked.items():
+        words = line.split()
+        script = f"source ./script; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _lapwing"
+        ran = subprocess.run(["bash", "-c", f'{script}; echo "${{COMPREPLY[@]}}"'], capture_output=True, text=True)
+        assert ran.stdout.split() == expected, ran.stderr
+
+
+def test_help_and_version_come_without_torch(folder: Path) -> None:
+    code = (
+        "import sys\nfrom lapwing.cli import main\n"
+        "for words in (['--help'], ['fit', '--help'], ['gp', '--help'], ['--version']):\n"
+        "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code\n"
+        "print({'torch', 'numpy'} & set(sys.modules))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    options: dict[str, Any] = {"cwd": folder, "env": environment, "text": True, "capture_output": True}
+    said = subprocess.run([sys.executable, "-c", code], check=True, **options).stdout
+    assert said.endswith(f"lapwing {lw.__version__}\nset()\n")
+    assert all(f"lapwing {name}" in said for name in ("fit", "gp fit", "gp predict")) and "--structure" in said
+
+
+def test_a_process_of_its_own_in_another_folder(folder: Path) -> None:
+    (folder / "else").mkdir()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    words = ["fit", "theirs:pair", "--structure", "diagonal", "--tune", "none", "--json"]
+    options: dict[str, Any] = {"cwd": folder / "else", "env": environment, "text": True, "capture_output": True}
+    ran = subprocess.run([sys.executable, "-m", "lapwing", *words], check=True, **options)
+    assert json.loads(ran.stdout)["weights"] == 31
+    assert (folder / "else" / "runs" / "fit" / "posterior.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fti"], "Got 'fti'. Try lapwing fit"),
+        (["gp", "fti"], "Got 'gp fti'. Try lapwing gp fit"),
+        (["fit"], "Missing from lapwing fit"),
+        (["fit", "theirs:pair", "--structure", "block"], "invalid choice 'block'"),
+        (["fit", "theirs:pair", "--nope", "3"], "Unrecognized options: --nope"),
+        (["fit", "theirs:pair", "--rank", "many"], "--rank"),
+        (["fit", "theirs:pair", "--rank", "3"], "--rank with --structure kfac, low-rank, nystrom"),
+        (["fit", "theirs:net", "--train", "nothere.csv"], "no file nothere.csv"),
+        (["fit", "theirs:net", "--train", "theirs.py"], "Got theirs.py. Try numpy.savez"),
+        (["fit", "theirs:net", "--train", "empty"], "images in empty"),
+        (["fit", "theirs:net", "--train", "no_x.npz"], "an array x of inputs"),
+        (["fit", "theirs:net", "--train", "uneven.npz"], "a target for each of the 3 inputs"),
+        (["fit", "theirs:net", "--train", "words.csv"], "finite numbers in column 'v'. Got 'blue'"),
+        (["fit", "theirs:net", "--train", "real.npz", "--likelihood", "categorical"], "a target 0.5. Try --likelihood"),
+        (["fit", "theirs:net", "--train", "wide.npz"], "inputs that the network takes"),
+        (["fit", "theirs:pair", "--config", "nothere.toml"], "a TOML file of options"),
+        (["fit", "theirs:pair", "--config", "theirs.py"], "a TOML file of options"),
+        (["fit", "theirs:pair", "--config", "date.toml"], "a text, a number, true or false"),
+        (["predict", "theirs:net", "nothere.safetensors"], "no test"),
+        (["predict", "theirs:setup", "theirs.py", "--out", "p.csv"], "theirs.py"),
+        (["predict", "theirs:setup", "theirs.py", "--out", "p.txt"], "Try --out p.csv"),
+        (["predict", "theirs:setup", "theirs.py", "--level", "2"], "level between 0 and 1"),
+        (["tune", "theirs:pair", "nothere.safetensors", "--by", "validation"], "no validation"),
+        (["completion", "tcsh"], "invalid choice 'tcsh'"),
+    ],
+)
+def test_a_wrong_input_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], folder: Path, arguments: list[str], message: str
+) -> None:
+    (folder / "empty").mkdir()
+    np.savez(folder / "no_x.npz", y=np.zeros(3))
+    np.savez(folder / "uneven.npz", x=np.zeros((3, 3)), y=np.zeros(2, dtype=int))
+    np.savez(folder / "real.npz", x=np.zeros((3, 3)), y=np.array([0, 1, 0.5]))
+    np.savez(folder / "wide.npz", x=np.zeros((3, 5)), y=np.array([0, 1, 2]))
+    (folder / "words.csv").write_text("u,v,w,y\n1,blue,3,0\n")
+    (folder / "date.toml").write_text("out = 2026-01-01\n")
+    code, err = failure(capsys, *arguments)
+    lines = [line for line in err.splitlines() if line.startswith("lapwing: ")]
+    assert (code, len(lines)) == (2, 1) and "Traceback" not in err
+    assert message in lines[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -228,7 +457,7 @@ def test_the_users_function_may_import_from_the_folder(capsys: pytest.CaptureFix
 
 def test_without_tyro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tyro", None)
-    with pytest.raises(SystemExit, match=r"lapwing\[cli\]"):
+    with pytest.raises(SystemExit, match=r"tyro"):
         cli.main(["fit", "theirs:pair"])
 
 

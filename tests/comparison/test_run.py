@@ -587,3 +587,75 @@ class SlowToPredict:
     def predict(self, x: Any) -> Any:
         time.sleep(self.seconds)
         return self.network.predict(x)
+
+
+@pytest.mark.parametrize("name", ["default", "validation"])
+def test_a_tuning_is_not_called_as_one_that_comes_along(model: nn.Sequential, name: str) -> None:
+    with refused(ConfigError, "tunings of other names than default, validation"):
+        compare(model, classes(45, 0), classes(40, 2), methods={}, tunings={name: lw.EvidenceGradient()})
+
+
+@pytest.mark.parametrize("generator", [None, 3])
+def test_what_a_method_draws_does_not_depend_on_which_others_there_are(
+    model: nn.Sequential, generator: int | None
+) -> None:
+    swag = lw.baselines.SWAG(epochs=2, rank=2, samples=2)
+    kfac = Tuned(lw.Laplace(lw.Categorical(), structure=lw.KFAC()), lw.MacKay())
+    found = []
+    for methods in ({"SWAG": swag, "KFAC": kfac}, {"another": swag, "KFAC": kfac, "SWAG": swag}):
+        source = None if generator is None else torch.Generator().manual_seed(generator)
+        result = compare(model, classes(45, 0), classes(40, 2), methods=methods, draws=8, seeds=2, generator=source)
+        rows = [result.row("SWAG"), result.row("KFAC", "MacKay")]
+        found.append([(row.values("nll"), row.values("joint")) for row in rows])
+        assert len(set(rows[0].values("nll"))) == 2
+    assert found[0] == found[1]
+
+
+def scaled_by(temperature: float) -> Callable[[Task], Predictor]:
+    return lambda task: PlainNetwork(task.model, temperature=Temperature(temperature))
+
+
+def test_a_function_that_changed_under_its_name_is_done_again(model: nn.Sequential, tmp_path: Path) -> None:
+    data = model, classes(45, 0), classes(40, 2)
+    ways: list[Callable[[Task], Predictor]] = [
+        scaled_by(2.0),
+        scaled_by(2.0),
+        scaled_by(3.0),
+        lambda task: task.network,
+    ]
+    found = [
+        compare(*data, methods={"mine": way}, out=tmp_path / "run.jsonl").row("mine").values("nll") for way in ways
+    ]
+    assert found[0] == found[1] and len(set(found)) == 3
+    assert len((tmp_path / "run.jsonl").read_text().splitlines()) == 4
+
+
+def test_other_training_inputs_are_other_data(model: nn.Sequential, tmp_path: Path) -> None:
+    x, y = classes(45, 0)
+    methods = {"KFAC": Tuned(lw.Laplace(lw.Categorical(), structure=lw.KFAC()), lw.MacKay())}
+    one, other = (
+        compare(model, (inputs, y), classes(40, 2), methods=methods, draws=8, out=tmp_path / "run.jsonl")
+        for inputs in (x, 3 * x)
+    )
+    assert one.row("KFAC", "MacKay").values("joint") != other.row("KFAC", "MacKay").values("joint")
+
+
+def test_scored_by_more_it_is_no_second_run(model: nn.Sequential, tmp_path: Path) -> None:
+    data = model, classes(45, 0), classes(40, 2)
+    for draws in (0, 8):
+        result = compare(*data, methods={"mine": Scaled(2.0)}, draws=draws, out=tmp_path / "run.jsonl")
+    again = read_comparison(tmp_path / "run.jsonl")
+    assert result.row("mine").values("joint") == again.row("mine").values("joint") != ()
+    assert [len(row.runs) for row in again.rows] == [1, 1]
+
+
+def test_an_interrupted_run_is_left_out_where_one_is_whole(model: nn.Sequential) -> None:
+    def ended(task: Task) -> Predictor:
+        if task.seed == 1:
+            raise KeyboardInterrupt
+        return task.network
+
+    with pytest.warns(ConvergenceWarning, match="in the run of seed 1"):
+        result = compare(model, classes(45, 0), classes(40, 2), methods={"mine": Scaled(2.0), "ended": ended}, seeds=3)
+    assert [(row.method, len(row.runs)) for row in result.rows] == [("plain network", 1), ("mine", 1), ("ended", 1)]
+    assert result.row("ended").note == "interrupted"

@@ -206,3 +206,24 @@ def test_rows_of_several_runs_keep_their_examples() -> None:
     first, second = compared(better=WAVE), compared(better=WAVE)
     assert len(pooled([first, second]).row("better", "default").examples) == 2
     assert pooled([first, second]).reference == first.reference
+
+
+def test_a_method_that_failed_in_a_run_is_not_ranked_by_the_others() -> None:
+    """The second run is the easy one for all; only the worse method has it alone."""
+    plain = Row("plain network", "", ({"nll": 0.9}, {"nll": 0.3}))
+    better = Row("better", "", ({"nll": 0.7}, {"nll": 0.2}))
+    failed = Row("failed", "", ({"nll": 0.29},), "NumericalError: once")
+    result = Comparison((plain, failed, better), reference=("plain network", ""))
+    assert [row.method for row in result.ranked] == ["better", "plain network", "failed"]
+    assert result.verdict().startswith("Take better")
+    assert "not ranked, since they have fewer than 2 runs: failed 1" in result.table()
+
+
+@pytest.mark.parametrize("nll", [math.inf, math.nan])
+def test_an_nll_that_is_no_finite_number_is_neither_best_nor_noise(nll: float) -> None:
+    kept = {name: (Examples("0", 7, {"nll": torch.tensor([value, 0.5])}),) for name, value in (("a", 0.6), ("b", nll))}
+    plain = Row("plain network", "", ({"nll": 0.55, "predict_seconds": 2.0},), examples=kept["a"])
+    odd = Row("odd", "", ({"nll": nll, "predict_seconds": 1.0},), examples=kept["b"])
+    result = Comparison((odd, plain), reference=("plain network", ""))
+    assert [row.method for row in result.ranked] == ["plain network", "odd"]
+    assert result.verdict().startswith("Take plain network") and "odd" not in result.verdict()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -125,6 +127,41 @@ def test_it_is_nearer_than_blocks_alone(examples: int) -> None:
     found, apart = posterior.precision_operator.dense(), fit(case, lw.KFAC()).precision_operator.dense()
     assert divergence(products, found) < divergence(products, apart)
     assert (found - products).norm() < (apart - products).norm()
+
+
+class Pooled(nn.Module):
+    """Two layers at every position of a sequence, and two of their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 3)
+        self.head = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 3))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x))).mean(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pooled(x))
+
+
+@pytest.mark.parametrize("lengths", [(2, 2), (1, 3), (3, 1)])
+def test_tied_are_layers_of_one_position_in_every_example(lengths: tuple[int, int]) -> None:
+    """Layers of sequences stand alone, also where some are of one token; those of their mean are a chain."""
+    model = seeded(Pooled)
+    batches = [(normal(4, length, 3, seed=length), labels(4, classes=3, seed=length)) for length in lengths]
+    features = torch.cat([model.pooled(x).detach() for x, _ in batches])
+    y = torch.cat([targets for _, targets in batches])
+    recipe = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(0.3), structure=lw.structures.TridiagonalKFAC())
+    whole, blocks = (
+        replace(recipe, structure=structure).fit(model, batches) for structure in (recipe.structure, lw.KFAC())
+    )
+    head = fit(Problem(model.head, lw.Categorical(), features, y, features), recipe.structure)
+    assert isinstance(whole, WeightPosterior) and isinstance(blocks, WeightPosterior)
+    found, apart = whole.precision_operator.dense(), blocks.precision_operator.dense()
+    before = whole.network.size - head.network.size
+    torch.testing.assert_close(found[before:, before:], head.precision_operator.dense())
+    torch.testing.assert_close(found[:before], apart[:before])
 
 
 def divergence(exact: Tensor, other: Tensor) -> float:

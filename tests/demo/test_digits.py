@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from demo.digits import digits, trained
+from lapwing.demo.digits import digits, trained
 
 pytest.importorskip("sklearn")
 

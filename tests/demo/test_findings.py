@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from demo.findings import findings, paired
 from lapwing.comparison import Comparison, Row
+from lapwing.demo.findings import findings, paired
 
 
 def runs(nll: tuple[float, ...], **more: float) -> tuple[dict[str, float], ...]:

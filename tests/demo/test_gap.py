@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from demo import tour
-from demo.gap import EDGES, NOISE, curve, fitted, gap
+from lapwing.demo import tour
+from lapwing.demo.gap import EDGES, NOISE, curve, fitted, gap
 
 
 def test_no_data_are_in_the_gap_but_the_unseen() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from demo.digits import CLASSES, UNSEEN, network
 from lapwing.comparison import recipes
+from lapwing.demo.digits import CLASSES, UNSEEN, network
 from lapwing.likelihoods import Categorical
 from lapwing.linalg import Dense
 from lapwing.posteriors import WeightPosterior

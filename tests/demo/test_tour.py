@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import tour
-from demo.tour import Demo, run
 from lapwing.comparison import Comparison, Row
+from lapwing.demo import tour
+from lapwing.demo.tour import Demo, run
 from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
 

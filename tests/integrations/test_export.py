@@ -48,7 +48,7 @@ def test_without_onnxscript_what_to_install_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     case = problem("gaussian")
     posterior = case.fit(lw.Laplace(case.likelihood, weights=lw.LastLayer()))
-    with unchecked(), refused(ConfigError, "pip install lapwing[integrations]"):
+    with unchecked(), refused(ConfigError, "pip install '.[integrations]'"):
         lw.export(posterior, tmp_path / "model.onnx")
 
 

@@ -25,7 +25,7 @@ def test_an_adapter_without_its_package_names_what_to_install(name: str, monkeyp
 
     monkeypatch.delitem(sys.modules, f"lapwing.integrations.{name}", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
-    with refused(ConfigError, f"pip install lapwing[{extra}]"):
+    with refused(ConfigError, f"pip install '.[{extra}]'"):
         getattr(lw, name)
 
 

@@ -32,9 +32,13 @@ def fitted(name: str, structure: str) -> Any:
     return recipe_of(name, structure).fit(case.model, (case.x, case.y))
 
 
+SUMS = [one for one in EVERY if one != "kfac-corrected"]
+
+CONVOLUTIONS = [(one, "images") for one in ("kfac", "kfac-reduce-separate", "diagonal", "tridiagonal")]
+
+
 @pytest.mark.parametrize(
-    ("structure", "name"),
-    in_turn([one for one in EVERY if one != "kfac-corrected"], ("gaussian", "categorical"), whole=("kfac", "sampled")),
+    ("structure", "name"), in_turn(SUMS, ("gaussian", "categorical"), whole=("kfac", "sampled")) + CONVOLUTIONS
 )
 def test_more_data_are_those_of_a_fit_to_all(structure: str, name: str) -> None:
     case = problem(name)

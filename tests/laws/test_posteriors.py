@@ -219,6 +219,21 @@ def test_drawn_functions_have_the_joint_covariance(name: str, structure: str, ge
 
 
 @over_weights
+@pytest.mark.parametrize("name", ["categorical", "tokens"])
+def test_few_drawn_functions_are_those_of_drawn_weights(name: str, structure: str) -> None:
+    """No more than there are outputs; the same seed draws the same functions at other inputs."""
+    posterior, case = fitted(name, structure), case_of(name)
+    if not isinstance(posterior, WeightPosterior):
+        pytest.skip("its functions are drawn from their joint covariance")
+    x = case.new
+    dense = Linearised(case, posterior.network)
+    deviations = posterior.sample(3, generator=4) - posterior.network.weights
+    functions = posterior.sample_functions(x, 3, generator=4)
+    close(functions, dense.outputs(x) + torch.einsum("n...d,sd->sn...", dense.jacobian(x), deviations))
+    close(posterior.sample_functions(x[:2], 3, generator=4), functions[:, :2])
+
+
+@over_weights
 def test_networks_with_drawn_weights_agree_with_the_linearised_one_where_it_is_linear(
     structure: str, generator: torch.Generator
 ) -> None:

@@ -20,7 +20,7 @@ from lapwing.ground.layout import Layout
 from lapwing.linalg import Diagonal, LowRank
 from lapwing.posteriors import FunctionPosterior, Posterior, Step, WeightPosterior
 from lapwing.priors import Prior
-from lapwing.store import files, load, read_header, save
+from lapwing.store import load, read_header, save
 from lapwing.store.files import POSTERIOR
 from tests.checker import unchecked
 from tests.pairwise import in_turn, pairwise
@@ -288,16 +288,6 @@ def test_loading_never_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("load", "loads", "dump", "dumps"):
         monkeypatch.setattr(pickle, name, refuse)
     assert again(posterior, tmp_path).log_marginal() == posterior.log_marginal()
-
-
-def test_version_of_sources_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
-        raise files.PackageNotFoundError(name)
-
-    monkeypatch.setattr(files, "version", absent)
-    assert files.installed() == "0.0.0"
-    monkeypatch.setattr(files, "version", lambda name: f"{name} 1.2")
-    assert files.installed() == "lapwing 1.2"
 
 
 def test_posteriors_of_others_are_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.data.sources import Data
-from lapwing.ground.errors import ConfigError, ShapeError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.jacobian.network.network import Network
 from lapwing.structures import Structure
 from lapwing.structures.selection import Selection
@@ -280,6 +280,9 @@ class TestMask:
         assert network.index is not None and network.size == 5
         with refused(ConfigError, "a vector of 32 numbers or more"):
             lw.Mask.of_largest(values, 32)
+        values[4] = float("nan")
+        with refused(DataError, "finite numbers of the weights. Got 1 NaN or infinite of 31"):
+            lw.Mask.of_largest(values, 5)
 
     def test_marks_single_weights(self) -> None:
         mask = torch.zeros(31, dtype=torch.bool)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.baselines.conformal_quantile import Coverage, conformal_quantile, predictor_of
+from lapwing.baselines.conformal_quantile import Coverage, OnPredictor, conformal_quantile, predictor_of
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.task import Entry, Task
 from lapwing.ground.data.sources import Data, Source, Unpack
@@ -17,7 +17,6 @@ from lapwing.ground.errors import UnsupportedError, check_fraction
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
-from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Predictive, Regression
 
 
@@ -101,7 +100,7 @@ class ConformalIntervals:
 
 @final
 @dataclass(frozen=True, eq=False)
-class PredictionIntervals:
+class PredictionIntervals(OnPredictor):
     """A predictor with intervals on top; see ``ConformalIntervals``.
 
     Args:
@@ -110,23 +109,8 @@ class PredictionIntervals:
         scaled: Whether they are in standard deviations of the prediction.
     """
 
-    predictor: Predictor
     thresholds: Float[Tensor, " c"]
     scaled: bool
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """p(y | f)."""
-        return self.predictor.likelihood
-
-    def predict(self, x: Any, **options: Any) -> Predictive:
-        """The predictive distribution, as the predictor gives it; its own ``interval`` is not the conformal one.
-
-        Args:
-            x: Inputs.
-            **options: Of the predictor's own ``predict``.
-        """
-        return self.predictor.predict(x, **options)
 
     def interval(self, x: Any, **options: Any) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
         """Lower and upper ends, ``[n, *event, c]`` each, in the unit of the targets.

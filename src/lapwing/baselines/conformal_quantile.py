@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -13,6 +13,8 @@ from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.task import Entry, Task
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.precision import wide
+from lapwing.likelihoods import Likelihood
+from lapwing.predictive import Predictive
 
 
 def conformal_quantile(scores: Float[Tensor, "n *c"], level: float) -> Float[Tensor, "*c"]:
@@ -70,6 +72,32 @@ class Coverage:
         values = wide(inside)
         stderr = float(values.std(correction=0)) / len(values) ** 0.5
         return cls(float(values.mean()), stderr, float(wide(sizes).mean()), len(values))
+
+
+@dataclass(frozen=True, eq=False)
+class OnPredictor:
+    """What stands on top of a predictor, and predicts as it does.
+
+    Args:
+        predictor: What predicts.
+    """
+
+    predictor: Predictor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """p(y | f)."""
+        return self.predictor.likelihood
+
+    @final
+    def predict(self, x: Any, **options: Any) -> Predictive:
+        """The predictive distribution, as the predictor gives it; an ``interval`` of its own is not the conformal one.
+
+        Args:
+            x: Inputs.
+            **options: Of the predictor's own ``predict``.
+        """
+        return self.predictor.predict(x, **options)
 
 
 def predictor_of(of: Entry | Predictor | None, task: Task, who: str) -> Predictor:

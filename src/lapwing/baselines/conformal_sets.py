@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lapwing.baselines.conformal_quantile import Coverage, conformal_quantile, predictor_of
+from lapwing.baselines.conformal_quantile import Coverage, OnPredictor, conformal_quantile, predictor_of
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.task import Entry, Task
 from lapwing.ground import probes
@@ -19,7 +19,6 @@ from lapwing.ground.labels import IGNORED
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
-from lapwing.likelihoods import Likelihood
 from lapwing.predictive import Classification, Predictive
 
 SetScore: TypeAlias = Literal["adaptive", "split"]
@@ -161,7 +160,7 @@ class ConformalSets:
 
 @final
 @dataclass(frozen=True, eq=False)
-class PredictionSets:
+class PredictionSets(OnPredictor):
     """A predictor with sets of classes on top; see ``ConformalSets``.
 
     Args:
@@ -171,24 +170,9 @@ class PredictionSets:
         seed: Of u, the same at every call.
     """
 
-    predictor: Predictor
     rule: ConformalSets
     threshold: float
     seed: int = 0
-
-    @property
-    def likelihood(self) -> Likelihood:
-        """p(y | f)."""
-        return self.predictor.likelihood
-
-    def predict(self, x: Any, **options: Any) -> Predictive:
-        """The predictive distribution, as the predictor gives it.
-
-        Args:
-            x: Inputs.
-            **options: Of the predictor's own ``predict``.
-        """
-        return self.predictor.predict(x, **options)
 
     def sets(self, x: Any, **options: Any) -> Bool[Tensor, "*batch c"]:
         """Whether each class is in the set of each position, ``[n, *event, c]``.

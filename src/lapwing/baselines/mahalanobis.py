@@ -15,6 +15,7 @@ from lapwing.evaluation.task import Task
 from lapwing.ground.data.inputs import InputsLike
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
+from lapwing.jacobian.network.network import like_of
 
 
 @final
@@ -24,7 +25,8 @@ class Mahalanobis:
 
         M(x) = min_c (φ(x) - μ_c)ᵀ Σ⁺ (φ(x) - μ_c),   Σ = 1/n Σ_i (φ_i - μ_{y_i})(φ_i - μ_{y_i})ᵀ
 
-    Features are what the last linear layer takes. Directions in which they do not vary are left out.
+    Features are what the last linear layer takes. Directions in which they do not vary, but for the rounding of the
+    network, are left out.
 
     Cost:
         To fit, a forward pass over the training data and an eigendecomposition of k features; to predict, a forward
@@ -54,7 +56,9 @@ class Mahalanobis:
         batches = list(training_features(task))
         features = torch.cat([batch[0] for batch in batches])
         labels = torch.cat([batch[1] for batch in batches])
-        return ScoredNetwork(task.network, MahalanobisScore.of_classes(features, labels))
+        like = like_of(task.model)
+        rounding = torch.finfo(features.dtype if like is None else like.dtype).eps
+        return ScoredNetwork(task.network, MahalanobisScore.of_classes(features, labels, rounding))
 
 
 @final
@@ -71,19 +75,23 @@ class MahalanobisScore:
     means: Float[Tensor, "c r"]
 
     @classmethod
-    def of_classes(cls, features: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> MahalanobisScore:
+    def of_classes(
+        cls, features: Float[Tensor, "n k"], labels: Int[Tensor, " n"], rounding: float = 0.0
+    ) -> MahalanobisScore:
         """Those of features of training examples.
 
         Args:
             features: φ, float64.
             labels: Their classes.
+            rounding: Of the network that they are from, relative to the largest.
         """
         known, place = torch.unique(labels, return_inverse=True)
         means = torch.stack([features[labels == label].mean(0) for label in known])
         apart = features - means[place]
         values, vectors = torch.linalg.eigh(apart.mT @ apart / len(features))
         negligible = torch.finfo(values.dtype).eps * len(values) * values[-1]
-        kept = values > negligible
+        of_rounding = rounding**2 * len(values) * features.square().mean(0).amax()
+        kept = values > torch.maximum(negligible, of_rounding)
         whitening = vectors[:, kept] / values[kept].sqrt()
         return cls(whitening, means @ whitening)
 

@@ -131,7 +131,8 @@ def _page(
     caption = "The image, twice its standard deviation, and what each angle would tell; lines are the angles proposed."
     figure = {"file": "next.png", "title": "The scan so far, and what is left to learn", "caption": caption}
     column = Column("score", criterion.upper(), "higher", ".4g", TELLS[criterion])
-    return {"title": "The next angles", "text": text, "figures": [figure]} | Comparison(rows, (column,)).to_dict()
+    words = {"title": "The next angles", "heading": "The angles proposed", "rows_are": "angle"}
+    return words | {"text": text, "figures": [figure]} | Comparison(rows, (column,)).to_dict()
 
 
 def _draw(

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lapwing.ground.errors import ConfigError
-
 
 def say(text: str, stream: Any = None) -> None:
     """Write a line to stdout, or to another stream."""
@@ -24,7 +22,21 @@ def make_folder(out: Path, *names: str) -> None:
     Raises:
         ConfigError: If one of them is there.
     """
+    from lapwing.ground.errors import ConfigError
+
     there = [name for name in names if (out / name).exists()]
     if there:
         raise ConfigError("a folder of its own for each run", f"{out}, which has {', '.join(there)}", "--out ANOTHER")
     out.mkdir(parents=True, exist_ok=True)
+
+
+def make_room(file: Path) -> None:
+    """Make the folder of a file; one that is there is not written over.
+
+    Args:
+        file: What the run will write.
+
+    Raises:
+        ConfigError: If it is there.
+    """
+    make_folder(file.parent, file.name)

@@ -6,18 +6,19 @@ import csv
 import math
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lapwing.ground.arrays import read_arrays
-from lapwing.ground.errors import DataError
+from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.files.atomic import replacing
 
 
 def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
-    """Columns of a CSV file whose first line names them, or of the arrays of an ``.npz`` file.
+    """Columns of a CSV file whose first line names them, of a ``.parquet`` file, or of the arrays of an ``.npz`` file.
 
     Args:
         path: The file. An array ``[n]`` of an ``.npz`` file is a column of its name, one ``[n, p]`` is p of them,
@@ -38,7 +39,7 @@ def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
             hint = f"commas between columns, not as in {names[0]!r:.40}"
         raise DataError(f"one column of each name in {path}", f"none or several of {', '.join(absent)}", hint)
     places = [names.index(name) for name in columns]
-    if path.suffix == ".npz":
+    if path.suffix in (".npz", ".parquet"):
         values = _arrays(path)[1][:, places]
         for row, place in np.argwhere(~np.isfinite(values))[:1]:
             got = f"{values[row, place]} in row {row}"
@@ -58,16 +59,68 @@ def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
 
 
 def write_table(path: Path, columns: dict[str, Any]) -> None:
-    """A CSV file with a header, each number with as many digits as it has.
+    """A table with a name for each column: CSV, each number with as many digits as it has, parquet, or arrays.
 
     Args:
-        path: Where to.
-        columns: Arrays of one length by name.
+        path: Where to; ``.npz`` and ``.parquet`` are these, everything else is CSV.
+        columns: Arrays of one length by name. One of several axes is a column for each entry of an example, ``x[0,1]``;
+            ``.npz`` keeps it as it is.
+
+    Raises:
+        ConfigError: If ``pyarrow``, for ``.parquet``, is not installed.
     """
+    if path.suffix == ".npz":
+        with replacing(path) as draft, draft.open("wb") as file:
+            np.savez(file, **columns)
+        return
+    flat = dict[str, np.ndarray]()
+    for name, values in columns.items():
+        flat |= _apart(name, np.asarray(values))
+    if path.suffix == ".parquet":
+        arrow, parquet = _parquet()
+        with replacing(path) as draft:
+            parquet.write_table(arrow.table(flat), draft)
+        return
     with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(zip(*(np.asarray(values).tolist() for values in columns.values()), strict=True))
+        writer.writerow(flat)
+        writer.writerows(zip(*(values.tolist() for values in flat.values()), strict=True))
+
+
+def check_ending(path: Path) -> None:
+    """Refuses a file that is none of the tables there are.
+
+    Args:
+        path: Where a table is to be written.
+
+    Raises:
+        ConfigError: If its name ends otherwise, or a package is missing.
+    """
+    if path.suffix not in (".csv", ".npz", ".parquet"):
+        raise ConfigError("a file that ends in .csv, .parquet or .npz", f"{path}", f"--out {path.with_suffix('.csv')}")
+    if path.suffix == ".parquet":
+        _parquet()
+
+
+def _apart(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of an array, one for each entry of an example."""
+    flat = values.reshape(len(values), -1)
+    if flat.shape[1] == 1:
+        return {name: flat[:, 0]}
+    entries = np.ndindex(*values.shape[1:])
+    return {f"{name}[{','.join(map(str, entry))}]": flat[:, k] for k, entry in enumerate(entries)}
+
+
+def _parquet() -> tuple[Any, Any]:
+    """The package that reads and writes parquet.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError("pyarrow, for parquet files", str(error), "pip install pyarrow, or CSV") from error
 
 
 def names_of(path: Path) -> list[str]:
@@ -76,7 +129,7 @@ def names_of(path: Path) -> list[str]:
     Raises:
         DataError: If it is no table.
     """
-    if path.suffix == ".npz":
+    if path.suffix in (".npz", ".parquet"):
         return _arrays(path)[0]
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
@@ -86,8 +139,11 @@ def names_of(path: Path) -> list[str]:
 
 
 def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
-    """Names and columns of an ``.npz`` file."""
-    arrays = read_arrays(path, f"arrays of numbers in {path}", "numpy.savez(x=x, y=y)")
+    """Names and columns of an ``.npz`` or ``.parquet`` file."""
+    if path.suffix == ".parquet":
+        arrays = _of_parquet(path)
+    else:
+        arrays = read_arrays(path, f"arrays of numbers in {path}", "numpy.savez(x=x, y=y)")
     names = list[str]()
     parts = list[np.ndarray]()
     for name, array in arrays.items():
@@ -100,6 +156,18 @@ def _arrays(path: Path) -> tuple[list[str], np.ndarray]:
         names += [name] if array.ndim == 1 else [f"{name}[{i}]" for i in range(array.shape[1])]
         parts.append(array.reshape(len(array), -1).astype(np.float64))
     return names, np.concatenate(parts, 1) if parts else np.zeros((0, 0))
+
+
+def _of_parquet(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a ``.parquet`` file by name."""
+    _, parquet = _parquet()
+    if not path.is_file():
+        raise DataError("a .parquet file", f"no file {path}", "its path")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:  # all errors of Arrow are one of these
+        raise DataError("a .parquet file", f"{path}: {error}", "writing it again") from error
+    return {name: table.column(name).to_numpy() for name in table.column_names}
 
 
 def _culprit(path: Path, names: list[str], places: list[int]) -> DataError | None:

@@ -23,6 +23,7 @@ from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, inputs_of
 from lapwing.ground.errors import LapwingError, TooSlowError
+from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import Bar
 from lapwing.methods.hessian_free import HessianFree, PreTrained
 from lapwing.methods.laplace import Laplace
@@ -52,6 +53,7 @@ class Bench:
         ledger: The rows that are finished.
         failures: What stopped the methods that could not run.
         given_up: Rows by method and what tuned them that took too long in an earlier run.
+        root: A number of which every method has a source of randomness of its own, see ``drawing``.
     """
 
     task: Task
@@ -61,6 +63,17 @@ class Bench:
     ledger: Ledger
     failures: list[Exception]
     given_up: dict[tuple[str, str], TooSlowError] = field(default_factory=dict[tuple[str, str], TooSlowError])
+    root: int = 0
+
+    def drawing(self, *words: str) -> Bench:
+        """The same, with a source of randomness that is told by words: what ran before draws nothing from it.
+
+        Args:
+            words: The method, and what tunes it.
+        """
+        source = torch.Generator(self.task.device).manual_seed(checksum((self.root, *words)))
+        task = replace(self.task, generator=source)
+        return replace(self, task=task, scoring=replace(self.scoring, generator=source))
 
     def plain(self, network: PlainNetwork) -> Row:
         """The row of the network at its word; what goes wrong there would go wrong everywhere."""
@@ -82,19 +95,20 @@ class Bench:
     def rows(self, name: str, method: Contender, tunings: Mapping[str, Method | None]) -> Iterator[Row]:
         """The rows of a method: one for each way of tuning it, or one alone where there is nothing to tune."""
         gc.collect()  # what the method before left in cycles is not this one's memory
+        own = self.drawing(name)
         match method:
             case Laplace():
-                yield from self._posteriors(name, method, tunings)
+                yield from own._posteriors(name, method, tunings)
             case GP():
-                yield from self._posteriors(name, method, {"default": None})
+                yield from own._posteriors(name, method, {"default": None})
             case Tuned():
-                yield from self._posteriors(name, method, {method.word: self._way(method)})
+                yield from own._posteriors(name, method, {method.word: self._way(method)})
             case HessianFree():
-                yield self._attempted(name, "", method, partial(self._hessian_free, name, method))
+                yield own._attempted(name, "", method, partial(own._hessian_free, name, method))
             case Predictor():
-                yield self._attempted(name, "", method, partial(self._scored, name, "", method, {}, self.limits))
+                yield own._attempted(name, "", method, partial(own._scored, name, "", method, {}, self.limits))
             case _:
-                yield self._attempted(name, "", method, partial(self._made, name, method))
+                yield own._attempted(name, "", method, partial(own._made, name, method))
 
     def _way(self, method: Tuned) -> Method | None:
         """What tunes a recipe that says so itself."""
@@ -148,7 +162,7 @@ class Bench:
             elif isinstance(fitted, Exception):
                 yield self.ledger.kept(self._failed(name, tuned_by, fitted), entries[tuned_by])
             elif fitted is not None:
-                attempt = partial(self._tuned, name, tuned_by, fitted, way, link)
+                attempt = partial(self.drawing(name, tuned_by)._tuned, name, tuned_by, fitted, way, link)
                 yield self._attempted(name, tuned_by, entries[tuned_by], attempt)
 
     def _entry(self, method: Laplace | GP | Tuned, tuned_by: str, way: Method | None) -> object:
@@ -212,7 +226,7 @@ class Bench:
         further = Further()
         if self.scoring.further:
             rest = self._timed(f"{name}: score", lambda: self.scoring.further_scores(predictor, link), limits)
-            found |= rest.value.scores | {"further_seconds": rest.seconds}
+            found |= {**rest.value.scores, "further_seconds": rest.seconds}
             further = rest.value
         steps = {**costs, "predict": of_test}
         found |= {f"{step}_seconds": steps[step].seconds for step in STEPS if step in steps}

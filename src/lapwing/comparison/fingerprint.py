@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -17,54 +17,104 @@ from lapwing.jacobian.network.unwrapping import unwrapped
 MODULUS = 2**64
 
 
-def fingerprint(
-    model: nn.Module,
-    train: Source,
-    scored: Mapping[str, Source],
-    ood: Source | Inputs | None,
-    choices: Any,
-    unpack: Unpack | None = None,
-) -> str:
-    """A number, in 16 letters, of a network, its data and choices.
+def fingerprint(model: nn.Module, train: Source, test: Source, unpack: Unpack | None = None) -> str:
+    """A number, in 16 letters, of a network and the data that it is trained and scored on.
 
-    Of the network its weights and what it prints as count, which tells tanh from ReLU. Of the training data their
-    targets count alone, in any order: inputs may be augmented anew in every pass. Of others all numbers count, in any
-    order.
+    Of the network its weights and what it prints as count, which tells tanh from ReLU; of data all numbers, in any
+    order. Training inputs that are others at a second reading, as augmented ones are, do not count, nor do targets
+    that are.
 
     Args:
         model: The network.
         train: Its training data.
-        scored: Data it is tuned or scored on, by name.
-        ood: Data from elsewhere, or their inputs.
-        choices: Whatever else the numbers of every method depend on.
+        test: Data it is scored on.
         unpack: Splits one element of a loader.
 
     Cost:
-        A pass over all data without the network.
+        Two passes over the training data and one over the others, without the network.
 
     Example:
         >>> import torch
         >>> x, y = torch.zeros(3, 2), torch.arange(3)
         >>> model = nn.Linear(2, 3)
-        >>> same = fingerprint(model, (x, y), {}, None, ()) == fingerprint(model, (x, y.flip(0)), {}, None, ())
-        >>> same, fingerprint(model, (x, y), {}, None, ()) == fingerprint(model, (x, y + 1), {}, None, ())
+        >>> same = fingerprint(model, (x, y), (x, y)) == fingerprint(model, (x, y.flip(0)), (x, y))
+        >>> same, fingerprint(model, (x, y), (x, y)) == fingerprint(model, (x + 1, y), (x, y))
         (True, False)
     """
     module = unwrapped(model)
-    parts = [f"{digest_of(module)} {module!r} {checksum(choices)}"]
-    parts.append(f"train {summed(rows(batch.targets) for batch in Data(train, unpack=unpack))}")
-    for name, source in sorted(scored.items()):
-        batches = whole_examples(source, unpack)
-        parts.append(f"{name} {summed(batches)}")
+    parts = [f"{digest_of(module)} {module!r}", f"train {of_training(train, unpack)}", f"test {of_data(test, unpack)}"]
+    return letters(parts)
+
+
+def scoring_fingerprint(
+    others: Mapping[str, Source], ood: Source | Inputs | None, choices: Any, unpack: Unpack | None = None
+) -> str:
+    """The same of what methods are tuned and scored by beside that.
+
+    Args:
+        others: Data they are tuned or scored on, by name.
+        ood: Data from elsewhere, or their inputs.
+        choices: Whatever else the numbers of every method depend on.
+        unpack: Splits one element of a loader.
+    """
+    parts = [f"{checksum(choices)}"]
+    for name, source in sorted(others.items()):
+        parts.append(f"{name} {of_data(source, unpack)}")
     if ood is not None:
-        parts.append(f"ood {summed(examples(inputs) for inputs in inputs_of(ood, unpack))}")
+        total = Total()
+        for inputs in inputs_of(ood, unpack):
+            total.add(examples(inputs))
+        parts.append(f"ood {total}")
+    return letters(parts)
+
+
+def letters(parts: Iterable[str]) -> str:
+    """The 16 letters of some words."""
     return hashlib.sha256("; ".join(parts).encode()).hexdigest()[:16]
 
 
-def whole_examples(source: Source, unpack: Unpack | None) -> Iterable[Iterable[bytes]]:
-    """The bytes of every example of a source, inputs and targets, batch by batch."""
+def of_training(train: Source, unpack: Unpack | None) -> str:
+    """What is the same of training data at two readings: examples, else their targets, else how many there are."""
+    (whole, targets), (whole_again, targets_again) = (readings(train, unpack) for _ in range(2))
+    if f"{whole}" == f"{whole_again}":
+        return f"{whole}"
+    return f"targets {targets}" if f"{targets}" == f"{targets_again}" else f"{whole.number}"
+
+
+def of_data(source: Source, unpack: Unpack | None) -> str:
+    """That of all examples."""
+    whole, _ = readings(source, unpack)
+    return f"{whole}"
+
+
+def readings(source: Source, unpack: Unpack | None) -> tuple[Total, Total]:
+    """Totals of whole examples, inputs and targets, and of their targets alone."""
+    whole = Total()
+    alone = Total()
     for batch in Data(source, unpack=unpack):
-        yield [x + y for x, y in zip(examples(batch.inputs), rows(batch.targets), strict=True)]
+        targets = rows(batch.targets)
+        alone.add(targets)
+        whole.add(x + y for x, y in zip(examples(batch.inputs), targets, strict=True))
+    return whole, alone
+
+
+@final
+class Total:
+    """How many there are, and the sum of their hashes, which no order changes."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.hashes = 0
+
+    def add(self, contents: Iterable[bytes]) -> None:
+        """Count more of them."""
+        for each in contents:
+            hashed = int.from_bytes(hashlib.blake2b(each, digest_size=8).digest())
+            self.hashes = (self.hashes + hashed) % MODULUS
+            self.number += 1
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.hashes:x}"
 
 
 def examples(inputs: Inputs) -> list[bytes]:
@@ -76,14 +126,3 @@ def examples(inputs: Inputs) -> list[bytes]:
 def rows(targets: Tensor) -> list[bytes]:
     """The bytes of every target."""
     return [bytes(bits(target)) for target in targets]
-
-
-def summed(batches: Iterable[Iterable[bytes]]) -> str:
-    """How many there are, and the sum of their hashes, which no order changes."""
-    total = 0
-    number = 0
-    for batch in batches:
-        for each in batch:
-            total = (total + int.from_bytes(hashlib.blake2b(each, digest_size=8).digest())) % MODULUS
-            number += 1
-    return f"{number}:{total:x}"

@@ -57,8 +57,11 @@ class Journal:
     def __post_init__(self) -> None:
         check_directory(self.path)
 
-    def read(self) -> list[Json]:
+    def read(self, word: str = "") -> list[Json]:
         """The lines there are.
+
+        Args:
+            word: Those with it alone are read.
 
         Raises:
             DataError: If one that was ended is no line of a comparison.
@@ -67,7 +70,8 @@ class Journal:
             return []
         with self.path.open("rb") as file, locked(file.fileno(), shared=True):
             content = file.read()
-        return [self._parsed(line, number) for number, line in enumerate(content.split(b"\n")[:-1], 1) if line.strip()]
+        lines = enumerate(content.split(b"\n")[:-1], 1)
+        return [self._parsed(line, number) for number, line in lines if line.strip() and word.encode() in line]
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; numbers that are not finite are ``null`` in it."""
@@ -149,6 +153,17 @@ def circumstances(device: torch.device, packages: Iterable[str] = ("lapwing", "t
         "threads": torch.get_num_threads(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def told_on_page(device: torch.device) -> Json:
+    """Of the circumstances what the foot of a page tells.
+
+    Args:
+        device: Where the network is.
+    """
+    told = circumstances(device)
+    words = ("command", "commit", "device", "threads", "finished")
+    return {name: told[name] for name in words if told[name]} | told["versions"]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any, final
 
 from torch import nn
@@ -17,6 +20,9 @@ from lapwing.ground.errors import DataError
 from lapwing.ground.files.records import checksum
 from lapwing.jacobian.network.snapshot import digest_of
 from lapwing.jacobian.network.unwrapping import unwrapped
+
+CHANGING = ("entry", "scored_by")
+"""Parts of a key that do not make it another run of the method."""
 
 
 @final
@@ -33,6 +39,7 @@ class Ledger:
         seed: The seed.
         limits: What each method may take.
         about: What the numbers depend on beside that.
+        scored_by: Fingerprint of what methods are tuned and scored by beside network and data.
     """
 
     journal: Journal | None = None
@@ -40,13 +47,14 @@ class Ledger:
     seed: int = 0
     limits: Limits = NO_LIMITS
     about: Mapping[str, Any] | None = None
+    scored_by: str = ""
 
     def row(self, name: str, tuned_by: str, entry: object) -> Row | None:
         """The row of an entry, if it is finished."""
         if self.journal is None:
             return None
         key = self._key(name, tuned_by, entry)
-        for line in reversed(self.journal.read()):
+        for line in reversed(self.journal.read(key["entry"])):
             if line.get("key") == key and not self._allows_more(line):
                 return row_of(line, f"'{self.journal.path}'")
         return None
@@ -66,6 +74,7 @@ class Ledger:
             "tuned_by": tuned_by,
             "entry": f"{checksum_of_entry(entry):08x}",
             "data": self.fingerprint,
+            "scored_by": self.scored_by,
             "seed": self.seed,
         }
 
@@ -78,9 +87,10 @@ class Ledger:
 
 
 def checksum_of_entry(entry: object) -> int:
-    """A number that tells an entry from others: its words, its tensors, and the weights of the networks in it.
+    """A number that tells an entry from others: its words, its tensors, the weights of the networks in it, and code.
 
-    A function goes by its name alone.
+    Of a function what it is written as counts, its defaults, and what it has from the function around it; not what it
+    reads from its module, or calls. Of a loader nothing counts.
 
     Example:
         >>> from lapwing.evaluation.plain_network import PlainNetwork
@@ -88,15 +98,32 @@ def checksum_of_entry(entry: object) -> int:
         >>> checksum_of_entry(one) == checksum_of_entry(one), checksum_of_entry(one) == checksum_of_entry(other)
         (True, False)
     """
-    digests = [digest_of(unwrapped(module)) for module in modules_in(entry)]
-    return checksum((entry, digests))
+    found = list(told_in(entry, set()))
+    return checksum((entry, *found))
 
 
-def modules_in(value: object) -> Iterator[nn.Module]:
-    """The networks in a record, wherever they are."""
+def told_in(value: object, seen: set[int]) -> Iterator[object]:
+    """What a record does not tell in words: the weights of networks, the code of functions and what they hold.
+
+    Args:
+        value: The record.
+        seen: Functions that were looked into.
+    """
     parts: Iterable[Any] = ()
     if isinstance(value, nn.Module):
-        yield value
+        yield digest_of(unwrapped(value))
+    elif isinstance(value, MethodType):
+        parts = [value.__func__, value.__self__]
+    elif isinstance(value, FunctionType):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        parts = [value.__defaults__, value.__kwdefaults__, enclosed(value)]
+        yield written(value.__code__)
+        yield parts
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+        yield parts
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
     elif isinstance(value, Mapping):
@@ -104,7 +131,22 @@ def modules_in(value: object) -> Iterator[nn.Module]:
     elif isinstance(value, tuple | list):
         parts = value
     for part in parts:
-        yield from modules_in(part)
+        yield from told_in(part, seen)
+
+
+def enclosed(function: FunctionType) -> list[object]:
+    """What a function has from the one around it, as far as that is known yet."""
+    found = list[object]()
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):
+            found.append(cell.cell_contents)
+    return found
+
+
+def written(code: CodeType) -> tuple[object, ...]:
+    """What a function is written as, and those inside it."""
+    constants = [written(each) if isinstance(each, CodeType) else each for each in code.co_consts]
+    return (code.co_code, code.co_names, constants)
 
 
 def more(now: float | int | None, then: float | int | None) -> bool:
@@ -149,10 +191,10 @@ def row_of(line: Mapping[str, Any], where: str) -> Row:
 
 
 def rows_of(lines: Iterable[Mapping[str, Any]], where: str) -> list[Row]:
-    """The rows of all lines, the latest of each method, data and seed, however its entry was changed since."""
+    """The rows of all lines, the latest of each method, data and seed, however it was made and scored before."""
     latest = dict[str, Mapping[str, Any]]()
     for line in lines:
         key = line.get("key")
-        said = {part: key[part] for part in key if part != "entry"} if isinstance(key, dict) else key
+        said = {part: key[part] for part in key if part not in CHANGING} if isinstance(key, dict) else key
         latest[f"{said}"] = line
     return [row_of(line, where) for line in latest.values()]

@@ -52,8 +52,8 @@ class Difference:
 
     @property
     def noise(self) -> bool:
-        """Whether it is within two standard errors."""
-        return not abs(self.value) > NOISE * self.error
+        """Whether it is within two standard errors; an infinite one is not."""
+        return not math.isinf(self.value) and not abs(self.value) > NOISE * self.error
 
     @property
     def sign(self) -> int:

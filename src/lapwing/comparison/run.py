@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import nn
 
-from lapwing.comparison.bench import Bench
+from lapwing.comparison.bench import TUNINGS, Bench
 from lapwing.comparison.cost import Limits
 from lapwing.comparison.entries import (
     Contender,
@@ -19,13 +19,14 @@ from lapwing.comparison.entries import (
     common_likelihood,
     default_methods,
 )
-from lapwing.comparison.fingerprint import examples, fingerprint
+from lapwing.comparison.fingerprint import examples, fingerprint, scoring_fingerprint
 from lapwing.comparison.journal import Journal, circumstances
 from lapwing.comparison.ledger import Ledger, rows_of
 from lapwing.comparison.scoring import Scoring
 from lapwing.comparison.table import Comparison, Row, columns_with, joined_rows
 from lapwing.evaluation.task import Task
 from lapwing.gp import GP
+from lapwing.ground import probes
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.errors import (
@@ -96,7 +97,7 @@ def compare(
         methods: What is compared, by name; ``None`` takes last layer, diagonal, KFAC, and full where it fits, else
             Nyström features, draws and a subnetwork beside them, with validation data vector scaling of classes too;
             see ``default_methods``.
-        tunings: Further ways to tune recipes, by name.
+        tunings: Further ways to tune recipes, by name; not ``"default"`` or ``"validation"``.
         validation: Held-out data to tune on; not the test data.
         ood: Data from elsewhere, to be told apart; their targets are ignored.
         shifts: Held-out data that were made worse, such as ``corruptions.corrupt`` does, by name.
@@ -116,14 +117,16 @@ def compare(
         out: File of finished rows, one JSON object a line, with command, commit, versions and the numbers of single
             examples.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
-        generator: Source of randomness; ``None`` for one of each seed.
+        generator: Source of randomness; ``None`` for one of each seed. Each method draws from a source of its own, made
+            of that and its name, whatever else is compared.
 
     Returns:
         A ``Comparison``: print it, or see its ``rows``. A method that cannot run, for whatever reason, has a ``note``
         in place of numbers.
 
     Raises:
-        ConfigError: If a method is none, their likelihoods are of several kinds, or there is no such reference.
+        ConfigError: If a method is none, it or a tuning is called as one that comes along, likelihoods are of several
+            kinds, or there is no such reference.
         DataError: If some data can be read only once, or ``out`` is a file of something else.
         LapwingError: If the plain network cannot be scored. If no method can run, the error of the last.
 
@@ -134,8 +137,9 @@ def compare(
 
     Cost:
         A fit a recipe; about two predictions of the validation data, what the default tuning costs, and two predictions
-        of the test data, a recipe; a prediction of each shift. With ``out`` a pass over all data without the network.
-        Beside the posteriors some ten bytes a test example, shift and row are kept.
+        of the test data, a recipe; a prediction of each shift. With ``out`` two passes over the training data and one
+        over all others, without the network. Beside the posteriors some ten bytes a test example, shift and row are
+        kept.
 
     Example:
         >>> x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
@@ -152,6 +156,11 @@ def compare(
         if name in BASELINES:
             raise ConfigError(f"methods of other names than {', '.join(BASELINES)}", f"{name!r}", f"'another {name}'")
         check_contender(name, method)
+    for name in tunings or {}:
+        if name in TUNINGS:
+            raise ConfigError(
+                f"tunings of other names than {', '.join(TUNINGS)}, which come along", f"{name!r}", f"'another {name}'"
+            )
     check_order("ood", ood, unpack)
     if budget_seconds is not None:
         check_positive("budget_seconds", budget_seconds, "600")
@@ -175,18 +184,20 @@ def compare(
         journal.read()  # refuses a file of something else before anything runs
     with working("compare", progress):
         data = f"{digest_of(unwrapped(model)):08x}"
+        scored_by = ""
         if journal is not None:
-            scored = {"test": test, **{f"shift {name}": source for name, source in shifts.items()}}
+            others = {f"shift {name}": source for name, source in shifts.items()}
             if validation is not None:
-                scored["validation"] = validation
+                others["validation"] = validation
             choices = (likelihood, output, link, draws)
-            data = fingerprint(model, train, scored, ood, choices, unpack)
+            data = fingerprint(model, train, test, unpack)
+            scored_by = scoring_fingerprint(others, ood, choices, unpack)
         if likelihood.noise_precision is not None:
             likelihood = task.network.calibrated(train, unpack=unpack).likelihood
             task = replace(task, likelihood=likelihood)
         about = {} if journal is None else circumstances(task.device)
-        scoring = Scoring(test, ood, shifts, draws, unpack, link, generator, data)
-        plan = Plan(task, scoring, methods, ways, limits, Ledger(journal, data, 0, limits, about))
+        scoring = Scoring(test, ood, shifts, draws, unpack, link, None, data)
+        plan = Plan(task, scoring, methods, ways, limits, Ledger(journal, data, 0, limits, about, scored_by))
         rows, failures = plan.run(chosen_seeds, generator)
     compared = joined_rows(rows)
     own = [row for row in compared if row.method not in BASELINES]
@@ -240,11 +251,11 @@ class Plan:
         given_up = dict[tuple[str, str], TooSlowError]()
         with Bar("comparing", len(seeds) * self.steps, alike=False) as bar:
             for seed in seeds:
-                source = generator or torch.Generator(self.task.device).manual_seed(seed)
-                scoring = replace(self.scoring, generator=source, run=f"{self.scoring.run}:{seed}")
-                task = replace(self.task, generator=source, seed=seed)
+                scoring = replace(self.scoring, run=f"{self.scoring.run}:{seed}")
+                task = replace(self.task, seed=seed)
                 ledger = replace(self.ledger, seed=seed)
-                bench = Bench(task, scoring, self.limits, bar, ledger, failures, given_up)
+                root = seed if generator is None else probes.seed_from(generator)
+                bench = Bench(task, scoring, self.limits, bar, ledger, failures, given_up, root)
                 if not self._run_once(bench, rows):
                     break
         return rows, failures
@@ -263,10 +274,15 @@ class Plan:
         except KeyboardInterrupt:
             if not rows:
                 raise
+            if before:
+                del rows[before:]
             compared = {row.method for row in rows[before:]}
             left = [name for name in self.methods if name not in compared]
             rows.extend(Row(name, "", (), "interrupted") for name in left)
-            warn(f"interrupted before {', '.join(left) or 'the last tuning'}: the rest is compared", ConvergenceWarning)
+            where = (
+                f"in the run of seed {bench.task.seed}" if before else f"before {', '.join(left) or 'the last tuning'}"
+            )
+            warn(f"interrupted {where}: the rest is compared", ConvergenceWarning)
             return False
         return True
 

@@ -11,14 +11,12 @@ from torch import Tensor
 
 from lapwing.comparison.examples import Examples, checksum_of
 from lapwing.comparison.joint import joint_values
+from lapwing.comparison.table import SHIFTED
 from lapwing.evaluation.evaluate import Evaluation, Predictor, evaluated, predict_options
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Source, Unpack
 from lapwing.metrics.elements import elements, top
 from lapwing.predictive import Link
-
-SHIFTED = ("nll", "accuracy", "ece", "rmse", "picp")
-"""Scores that are told of shifted data."""
 
 
 @final
@@ -89,7 +87,7 @@ class Scoring:
         options = self._options(predictor, link)
         for name, source in self.shifts.items():
             found = evaluated(predictor, source, unpack=self.unpack, **options)
-            scores |= {f"{score}:{name}": found.scores[score] for score in SHIFTED if score in found.scores}
+            scores |= {f"{score}:{name}": found.scores[score] for score in ("nll", *SHIFTED) if score in found.scores}
             values[f"nll:{name}"] = found.losses
             if "targets" in found.terms:
                 order = checksum_of(found.terms["targets"], order)

@@ -364,18 +364,29 @@ class Comparison:
 
     @property
     def ranked(self) -> tuple[Row, ...]:
-        """The rows by their NLL, the least first, and then those without; without a reference in their own order."""
+        """The rows by their NLL, the least first, then those without all runs; without a reference in their own order.
+
+        A mean over other runs than those of other rows ranks nowhere: one of the runs may be harder than the others.
+        """
         if self.reference is None:
             return self.rows
-        return tuple(sorted(self.rows, key=lambda row: mean_or_infinite(row, "nll")))
+        return tuple(sorted(self.rows, key=lambda row: (not self._is_whole(row), mean_or_infinite(row, "nll"))))
+
+    @property
+    def _most_runs(self) -> int:
+        return max((len(row.values("nll")) for row in self.rows), default=0)
+
+    def _is_whole(self, row: Row) -> bool:
+        """Whether it has a finite NLL in as many runs as any row has one."""
+        return len(row.values("nll")) == self._most_runs and math.isfinite(mean_or_infinite(row, "nll"))
 
     def verdict(self) -> str:
         """What to take and why, in a sentence or two; empty without a reference.
 
-        The best is the row of least NLL. Of all whose NLL is within two standard errors of it, paired, the one that
-        takes the fewest seconds is to be taken.
+        The best is the row of least NLL, of those that have all runs. Of all whose NLL is within two standard errors of
+        it, paired, the one that takes the fewest seconds is to be taken.
         """
-        scored = [row for row in self.ranked if row.values("nll")]
+        scored = [row for row in self.ranked if self._is_whole(row)]
         if self.reference is None or not scored:
             return ""
         best = scored[0]
@@ -528,6 +539,11 @@ class Comparison:
     def _notes(self) -> list[str]:
         """What is said below the table: what a dagger means, why rows have no numbers, what to take."""
         notes = [f"{row.method}, {row.tuned_by}: {row.note}" for row in self.rows if row.note]
+        if self.reference is not None:
+            some = [(row, len(row.values("nll"))) for row in self.rows if row.values("nll")]
+            parts = [f"{row.name} {runs}" for row, runs in some if runs < self._most_runs]
+            if parts:
+                notes.append(f"not ranked, since they have fewer than {self._most_runs} runs: {', '.join(parts)}")
         reference = self.reference_row
         if reference is not None and self.differs:
             notes.insert(0, f"† within two paired standard errors of {reference.name}: noise")
@@ -635,9 +651,10 @@ class Comparison:
 
 
 def mean_or_infinite(row: Row, column: str) -> float:
-    """The mean of a score; infinite without one."""
+    """The mean of a score; infinite without one, or where it is no number."""
     values = row.values(column)
-    return statistics.fmean(values) if values else math.inf
+    mean = statistics.fmean(values) if values else math.inf
+    return math.inf if math.isnan(mean) else mean
 
 
 def has_answers(row: Row) -> bool:

@@ -27,7 +27,7 @@ class ChainSum:
     """Adds up KFAC, and for neighbouring layers ``Σ g_l g_{l+1}ᵀ`` and ``Σ a_l a_{l+1}ᵀ / n``.
 
     Layers are neighbours in the order of their first use. They are tied where each has one position and no groups, as
-    linear layers behind each other have; others stand alone, as norms do.
+    linear layers behind each other have, of every example; others stand alone, as norms do.
 
     Args:
         network: The network whose weights are uncertain.
@@ -46,6 +46,8 @@ class ChainSum:
         self._factors = factors
         self._gradients: dict[tuple[Names, Names], Tensor] = {}
         self._inputs: dict[tuple[Names, Names], Tensor] = {}
+        self._untied: set[tuple[Names, Names]] = set()
+        """Neighbours that had several positions somewhere, as with sequences of other lengths."""
         self._count = 0
         """Examples whose inputs were added up."""
 
@@ -59,6 +61,8 @@ class ChainSum:
         for pair in pairwise(self._order):
             if pair[0] in single and pair[1] in single:
                 self._add_pair(pair, single[pair[0]], single[pair[1]], again)
+            else:
+                self._untied.add(pair)
 
     def _add_pair(self, pair: tuple[Names, Names], one: OuterProducts, other: OuterProducts, again: bool) -> None:
         """What two layers have in common."""
@@ -75,16 +79,25 @@ class ChainSum:
     def share(self, data: Data) -> None:
         """Add what other processes have; see ``DenseSum``."""
         self._factors.share(data)
-        for total in (*self._gradients.values(), *self._inputs.values()):
-            data.added(total)
+        for pair in pairwise(self._order):
+            if int(data.added(torch.tensor(int(pair in self._untied)))):
+                self._untied.add(pair)
+        for pair in self._tied:
+            data.added(self._gradients[pair])
+            data.added(self._inputs[pair])
         self._count = int(data.added(torch.tensor(self._count)))
+
+    @property
+    def _tied(self) -> list[tuple[Names, Names]]:
+        """Neighbours with something in common, in order."""
+        return [pair for pair in pairwise(self._order) if pair in self._gradients and pair not in self._untied]
 
     def result(self) -> BlockedCurvature:
         """The chain, layers first; the blocks alone where no two are tied."""
         held = self._factors.result()
         operator = held.operator
         assert isinstance(operator, BlockDiagonal) and operator.index is not None
-        if not self._gradients:
+        if not self._tied:
             return held
         known = dict(zip(held.partition, zip(operator.blocks, operator.index, strict=True), strict=True))
         layers = [names for names in self._order if names in known]
@@ -95,7 +108,7 @@ class ChainSum:
         return BlockedCurvature(KroneckerChain(blocks, links, index))
 
     def _link(self, pair: tuple[Names, Names]) -> Link | None:
-        if pair not in self._gradients:
+        if pair not in self._tied:
             return None
         return Link(self._gradients[pair], self._inputs[pair] / max(self._count, 1))
 

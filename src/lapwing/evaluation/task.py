@@ -30,7 +30,7 @@ class Task:
         likelihood: What its outputs mean; for real targets with the noise of the training residuals.
         output: Which part of what the network returns is its output: a key, an index or a function of it.
         unpack: Splits one element of a loader into inputs and targets.
-        generator: Source of randomness, of its own for each seed; ``None`` for PyTorch's global one.
+        generator: Source of randomness, of its own for each seed and method; ``None`` for PyTorch's global one.
         seed: Which seed of the comparison this is, from 0.
 
     Example:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.version import with_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def panels(width: float, height: float, columns: int = 1, rows: int = 1) -> list
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("matplotlib, to draw", str(error), "pip install lapwing[plot]") from error
+        raise ConfigError("matplotlib, to draw", str(error), with_extra("plot")) from error
     figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
     made: list[Axes] = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel in made:

@@ -6,6 +6,7 @@ import importlib
 from types import ModuleType
 
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.version import with_extra
 
 ADAPTERS = {
     "botorch": ("botorch", "integrations"),
@@ -33,6 +34,4 @@ def adapter(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "lapwing").startswith("lapwing"):
             raise
-        raise ConfigError(
-            f"{package}, for which lw.{name} is an adapter", str(error), f"pip install lapwing[{extra}]"
-        ) from error
+        raise ConfigError(f"{package}, for which lw.{name} is an adapter", str(error), with_extra(extra)) from error

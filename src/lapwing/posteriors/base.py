@@ -275,9 +275,9 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
     ) -> Float[Tensor, "s n *event c"]:
         """Draws of the outputs at ``x``, jointly over its examples.
 
-        One call draws one set of functions: the same seed at other inputs, or at more of them, draws other functions.
-        Put all inputs where a function is to be seen into one call; the draws of ``Sampled()``, which are those there
-        are in random order, are the same everywhere.
+        One call draws one set of functions: put all inputs where a function is to be seen into one call. Where the
+        covariance of the outputs is drawn from, the same seed at other inputs draws other functions; the draws of
+        ``Sampled()``, which are those there are in random order, are the same everywhere.
 
         Args:
             x: Inputs of n examples.
@@ -288,14 +288,16 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             ConfigError: If there is no draw.
 
         Cost:
-            The joint covariance of all m outputs of ``x``, and its root: m² numbers, m² more in float64 for the root,
-            and beside them a budget of bytes for layer factors or rows of the Jacobian, a chunk of ``x`` at a time. Of
-            ``Sampled()`` a product of the Jacobian with the draws.
+            Over weights, of at most as many draws as there are outputs m of ``x``: draws of the weights, and about two
+            forward passes each, or a backward pass an output of the network. Else the joint covariance of the m
+            outputs, and its root: m² numbers, m² more in float64 for the root, and beside them a budget of bytes for
+            layer factors or rows of the Jacobian, a chunk of ``x`` at a time. Of ``Sampled()`` a product of the
+            Jacobian with the draws.
         """
         source = probes.generator_of(generator)
         probes.check_draws(samples, source)
         with torch.no_grad():
-            return self._functions(self._inputs(x)).sample(samples, generator=source)
+            return self._functions(self._inputs(x), samples, source)
 
     @property
     @abc.abstractmethod
@@ -792,9 +794,11 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         each = [self.likelihood.canonical(self.network(inputs, self.params(weights))) for weights in networks]
         return Draws(torch.stack(each))
 
-    def _functions(self, inputs: Inputs) -> JointMoments | Draws:
-        """What functions are drawn from."""
-        return self._joint(inputs)
+    def _functions(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]:
+        """Draws of the linearised outputs, jointly over the examples."""
+        return self._joint(inputs).sample(samples, generator=generator)
 
     def _joint(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.model.width

@@ -294,7 +294,7 @@ class SampledPosterior(IterativePosterior):
         if link != "mc" or not self.likelihood.labels:
             return super()._linearised(inputs, link, joint, samples)
         check_count("samples", samples)
-        return self._functions(inputs, samples)
+        return self._drawn(inputs, samples)
 
     def _networks(self, inputs: Inputs, samples: int, generator: torch.Generator | None) -> Draws:
         return super()._networks(inputs, min(samples, self.samples), generator)
@@ -321,7 +321,12 @@ class SampledPosterior(IterativePosterior):
         rows = factor.flatten(0, -2)
         return JointMoments(mean, (rows @ rows.mT).view(*mean.shape, *mean.shape), factor)
 
-    def _functions(self, inputs: Inputs, samples: int | None = None) -> Draws:
+    def _functions(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]:
+        return self._drawn(inputs).sample(samples, generator=generator)
+
+    def _drawn(self, inputs: Inputs, samples: int | None = None) -> Draws:
         """The draws there are, or so many of them."""
         mean, moved = self.pushed(inputs, self.draws[:, :samples])
         return Draws(mean + moved.movedim(-1, 0))

@@ -536,6 +536,19 @@ class WeightPosterior(ExactPosterior):
                 "torch.no_grad(), or weights=LastLayer()",
             )
 
+    def _functions(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]:
+        """As ``f + J W ε``, unless there are more draws than outputs: then the rows of J are fewer than the draws."""
+        if samples > count(inputs) * self.model.width:
+            return super()._functions(inputs, samples, generator)
+        together = min(samples, self._together)
+        drawn = list[Tensor]()
+        for first in range(0, samples, together):
+            mean, moved = self.pushed(inputs, self._deviations(min(together, samples - first), generator))
+            drawn.append(mean + moved.movedim(-1, 0))
+        return torch.cat(drawn)
+
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         if len(set(self.curvature.partition)) < len(self.curvature.partition):
             outputs = f"{self.model.event[-1]:,} of them, of which some are held apart"

@@ -16,6 +16,7 @@ from lapwing.ground.device import default_device_aside
 from lapwing.ground.errors import ConfigError, UnsupportedError, check_kind, reason_of
 from lapwing.ground.files.atomic import check_directory, file_at, replacing
 from lapwing.ground.progress import working
+from lapwing.ground.version import with_extra
 
 PYTORCH = ".pt2"
 """Ending of files for PyTorch."""
@@ -111,7 +112,7 @@ def write_onnx(program: Any, path: Path, names: Sequence[str]) -> None:
     try:
         importlib.import_module("onnxscript")
     except ImportError as error:
-        raise ConfigError("onnxscript, to write ONNX", str(error), "pip install lapwing[integrations]") from error
+        raise ConfigError("onnxscript, to write ONNX", str(error), with_extra("integrations")) from error
     try:
         written: Any = torch.onnx.export(program, output_names=list(names), dynamo=True, verbose=False)
     except Exception as reason:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Protocol, overload, runtime_checkable
@@ -20,6 +19,7 @@ from lapwing.ground.files.archive import Archive, Json, Tensors
 from lapwing.ground.files.atomic import check_directory, file_at
 from lapwing.ground.files.records import Records
 from lapwing.ground.progress import working
+from lapwing.ground.version import installed
 from lapwing.jacobian.network.network import Network
 from lapwing.jacobian.network.output import Output
 from lapwing.jacobian.network.unwrapping import unwrapped
@@ -233,14 +233,6 @@ def load(
         posterior = POSTERIORS[kind].of_record(header, records(tensors, network.like.device), network, read)
         posterior.check_record()
         return posterior.with_checked_data()
-
-
-def installed() -> str:
-    """The version of this lapwing; 0.0.0 where it runs from its sources without being installed."""
-    try:
-        return version("lapwing")
-    except PackageNotFoundError:
-        return "0.0.0"
 
 
 def there(path: str | PathLike[str]) -> Path:

@@ -7,7 +7,8 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast, final
+from types import NoneType
+from typing import Any, ClassVar, TypeVar, cast, final
 
 import torch
 
@@ -56,6 +57,9 @@ BACKWARD = 3
 class Structure(abc.ABC):
     """How the posterior is held, and what it takes to compute it in that form."""
 
+    adds_to: ClassVar[tuple[type[Structured], ...]] = ()
+    """Kinds of earlier curvature that its own has a sum with, see ``Structured.plus``."""
+
     @abc.abstractmethod
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
@@ -74,7 +78,7 @@ class Structure(abc.ABC):
         Raises:
             UnsupportedError: If it does.
         """
-        if prior.earlier is not None:
+        if not isinstance(prior.earlier, (*self.adds_to, NoneType)):
             raise UnsupportedError(
                 f"a prior without earlier data for {self}",
                 f"{prior}",

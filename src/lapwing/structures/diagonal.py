@@ -10,7 +10,6 @@ from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
-from lapwing.priors import Prior
 from lapwing.structures.base import FitTask, Structure
 
 
@@ -30,14 +29,11 @@ class Diagonal(CurvatureRecipe, Structure):
         Diagonal(9 x 9, torch.float32, cpu)
     """
 
+    adds_to = (linalg.Diagonal,)
+
     def fit(self, task: FitTask) -> Posterior:
         """The posterior of a task in this structure."""
         return task.affordable().summed(DiagonalSum(task.model.network))
-
-    def check_prior(self, prior: Prior) -> None:
-        """See ``Structure.check_prior``; a diagonal is added to."""
-        if not isinstance(prior.earlier, linalg.Diagonal | None):
-            super().check_prior(prior)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""

@@ -12,7 +12,6 @@ from lapwing.curvature.sweep import sweep
 from lapwing.ground.errors import check_option
 from lapwing.jacobian.layers.moments import Sharing
 from lapwing.posteriors import Posterior
-from lapwing.priors import Prior
 from lapwing.structures.base import FitTask, Structure
 from lapwing.structures.kfac import check_one_precision
 
@@ -46,6 +45,8 @@ class EKFAC(Structure):
         torch.Size([2, 3])
     """
 
+    adds_to = (linalg.BlockDiagonal,)
+
     sharing: Sharing = "expand"
     bias: Bias = "joint"
 
@@ -64,8 +65,3 @@ class EKFAC(Structure):
         if task.generator is not None and before is not None:
             task.generator.set_state(before)  # the same draws once more
         return task.summed(EigenvalueSum(model.network, factors.result(), self.bias))
-
-    def check_prior(self, prior: Prior) -> None:
-        """See ``Structure.check_prior``; blocks are added to, the nearest in an eigenbasis, see ``Kronecker.plus``."""
-        if not isinstance(prior.earlier, linalg.BlockDiagonal | None):
-            super().check_prior(prior)

@@ -19,7 +19,6 @@ from lapwing.jacobian.products.linearisation import Linearisation
 from lapwing.linear.preconditioners.base import CurvatureRecipe
 from lapwing.linear.problem import Problem
 from lapwing.posteriors import Posterior
-from lapwing.priors import Prior
 from lapwing.structures.base import FitTask, Structure
 
 logger = logging.getLogger(__name__)
@@ -60,6 +59,8 @@ class KFAC(CurvatureRecipe, Structure):
         torch.Size([2, 3])
     """
 
+    adds_to = (linalg.BlockDiagonal,)
+
     sharing: Sharing = "expand"
     bias: Bias = "joint"
     rank: int | None = 1024
@@ -82,11 +83,6 @@ class KFAC(CurvatureRecipe, Structure):
         if total.cut:
             logger.warning("%s keeps the leading eigenpairs of its largest factors: %r", self, posterior)
         return posterior
-
-    def check_prior(self, prior: Prior) -> None:
-        """See ``Structure.check_prior``; blocks are added to, the nearest in an eigenbasis, see ``Kronecker.plus``."""
-        if not isinstance(prior.earlier, linalg.BlockDiagonal | None):
-            super().check_prior(prior)
 
     def curvature(self, problem: Problem) -> linalg.Structured:
         """The curvature in this structure, for a preconditioner."""

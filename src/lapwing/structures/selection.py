@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lapwing.curvature.diagonal import DiagonalSum
 from lapwing.curvature.kinds import GGN
 from lapwing.curvature.sweep import sweep
+from lapwing.ground.data.checks import check_finite
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConfigError, ShapeError, check_count, check_kind, check_option
 from lapwing.jacobian.checks import examples_apart
@@ -256,6 +257,7 @@ class Mask(Selection):
 
         Raises:
             ConfigError: If there are fewer.
+            DataError: If a number is not finite.
 
         Example:
             >>> Mask.of_largest(torch.tensor([0.1, 3.0, 2.0]), 2).mask.tolist()
@@ -264,6 +266,7 @@ class Mask(Selection):
         check_count("count", count)
         if values.ndim != 1 or count > len(values):
             raise ConfigError(f"a vector of {count} numbers or more", f"{list(values.shape)}", "variances.flatten()")
+        check_finite(values, "numbers of the weights", "variances of a path that did not run away")
         mask = torch.zeros(len(values), dtype=torch.bool, device=values.device)
         mask[values.topk(count).indices] = True
         return cls(mask)

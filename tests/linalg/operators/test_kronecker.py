@@ -107,3 +107,24 @@ def test_what_is_pooled_keeps_its_shift() -> None:
     one, other = Kronecker(spd(2, 10.0), spd(3, 10.0), 0.2), Kronecker(spd(2, 10.0), spd(3, 10.0), 0.5)
     pooled = one.shifted(0.7).pooled(other)
     torch.testing.assert_close(pooled.trace(), one.trace() + 6 * 0.7 + other.trace())
+
+
+def test_shifts_add_up_before_they_are_shared_out_among_factors() -> None:
+    left, right = spd(2, 10.0), spd(3, 30.0, seed=1)
+    plain = Kronecker(left, right, 0.2).damped_by_factors()
+    once = plain.shifted(0.7)
+    torch.testing.assert_close(plain.shifted(0.3).shifted(0.4).dense(), once.dense())
+    torch.testing.assert_close(plain.shifted(0.2).plus_diagonal(torch.full((6,), 0.5).double()).dense(), once.dense())
+    torch.testing.assert_close(plain.shifted(0.35).scaled(2.0).dense(), plain.scaled(2.0).shifted(0.7).dense())
+    assert not once.shifts_exactly
+    balance = (0.2 * left.trace() / 2 / (right.trace() / 3)).sqrt()
+    by_left = 0.2 * left + balance * 0.7**0.5 * torch.eye(2)
+    by_right = right + 0.7**0.5 / balance * torch.eye(3)
+    torch.testing.assert_close(once.dense(), torch.kron(by_left, by_right))
+
+
+def test_what_was_added_before_factors_share_shifts_stays() -> None:
+    operator = Kronecker(spd(2, 10.0), spd(3, 10.0))
+    shared = operator.shifted(0.5).damped_by_factors().shifted(0.3)
+    expected = operator.damped_by_factors().shifted(0.3).dense() + 0.5 * torch.eye(6)
+    torch.testing.assert_close(shared.dense(), expected)

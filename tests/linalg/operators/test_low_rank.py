@@ -76,3 +76,13 @@ def test_a_factor_with_nan() -> None:
     for question in (operator.logdet, operator.eigenvalues):
         with pytest.raises(NumericalError, match="3 of 3 entries NaN"):
             question()
+
+
+@pytest.mark.parametrize("base", [None, 1.5])
+def test_sums_of_scaled_and_shifted_copies(base: float | None) -> None:
+    one, other = LowRank(normal(5, 2)), LowRank(normal(5, 4, seed=1))
+    other = other if base is None else other.shifted(base)
+    for scaled in (one.scaled(2.0), one.shifted(0.0), one.scaled(2.0).shifted(0.25)):
+        total = scaled.plus(other)
+        assert isinstance(total, LowRank) and total.factor.shape == (5, 5)
+        torch.testing.assert_close(total.dense(), scaled.dense() + other.dense())

@@ -77,7 +77,7 @@ def test_a_diagnosis_is_drawn(generator: torch.Generator) -> None:
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"pip install lapwing\[plot\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[plot\]'"):
         plot_evidence(TRACE)
 
 

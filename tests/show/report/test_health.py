@@ -13,6 +13,7 @@ from torch import nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConfigError
+from lapwing.predictive import Classification, Regression
 from lapwing.show.report.health import less_likely
 from tests.posterior_cases import refused
 
@@ -102,10 +103,11 @@ def test_a_difference_of_chance_is_no_warning() -> None:
     """Of two examples, one likelier and one as much less likely."""
     before = {"log_prob": torch.tensor([-1.0, -2.0, -1.5])}
     after = {"log_prob": torch.tensor([-1.2, -1.9, -1.6])}
-    found = less_likely(before, after)
+    found = less_likely(Regression.losses_of(before), Regression.losses_of(after))
     assert found.value == pytest.approx(0.2 / 3) and found.stderr == pytest.approx(0.0882, rel=1e-3)
     probs = {"probs": torch.tensor([[0.5, 0.5], [0.1, 0.9]]), "targets": torch.tensor([-100, 1])}
-    assert math.isnan(less_likely(probs, probs).stderr) and less_likely(probs, probs).value == 0
+    losses = Classification.losses_of(probs)
+    assert math.isnan(less_likely(losses, losses).stderr) and less_likely(losses, losses).value == 0
 
 
 def test_what_it_was_tuned_by_and_the_unit_of_what_is_unknown_are_told(task: dict[str, Any], found: lw.Health) -> None:

@@ -43,6 +43,7 @@ def test_thirty_published_numbers_stand_beside_ours() -> None:
         published.full_covariance,
         published.hessian_free,
         published.processes,
+        published.tangent_models,
         published.tomography,
     )
     compared = [each for source in sources for each in source()]

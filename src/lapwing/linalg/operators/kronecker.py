@@ -49,7 +49,10 @@ class Kronecker(Structured):
             their eigenvectors alone, of which they must have all.
         factored: Whether a shift s is shared out among the factors, ``(scale * L + π √s) ⊗ (R + √s / π)`` with
             ``π² = scale tr(L) / o : tr(R) / i`` (Martens & Grosse 2015, section 6.3): larger than what was asked for.
+            Shifts add up before they are shared out.
         copy_of: The operator of which this one is a scaled and shifted copy: it has the decompositions.
+        undamped: The product among whose factors ``damping`` was shared out, which ``corrected`` is made of.
+        damping: The shifts that were, added up.
 
     Example:
         >>> import torch
@@ -67,6 +70,8 @@ class Kronecker(Structured):
     corrected: Tensor | None = None
     factored: bool = False
     copy_of: Kronecker | None = field(default=None, kw_only=True)
+    undamped: Kronecker | None = field(default=None, kw_only=True)
+    damping: float | Tensor = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the shapes."""
@@ -156,7 +161,7 @@ class Kronecker(Structured):
         """See ``Structured.raised``; by that of either factor, or of eigenvalues of their own."""
         if self.corrected is not None:
             more = ROUNDING * epsilon * float(self.corrected.amax())
-            return replace(self, corrected=self.corrected + more, copy_of=None)
+            return replace(self, corrected=self.corrected + more, copy_of=None, undamped=None)
         left, right = self.bases
         return replace(self, left=_raised(left, epsilon), right=_raised(right, epsilon), copy_of=None)
 
@@ -267,28 +272,31 @@ class Kronecker(Structured):
     @property
     def shifts_exactly(self) -> bool:
         """See ``Structured.shifts_exactly``; not where shifts are shared out among the factors."""
-        return not self.factored
+        return not self.factored and self.undamped is None
 
     def damped_by_factors(self) -> Kronecker:
-        """See ``Structured.damped_by_factors``."""
-        return replace(self, factored=True)
+        """See ``Structured.damped_by_factors``; corrected eigenvalues have no factors."""
+        return self if self.corrected is not None else replace(self, factored=True)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
+        if self.undamped is not None:
+            return self.undamped._affine(c, 0.0)._damped(c * self.damping + s)
+        copy = replace(self, scale=c * self.scale, shift=c * self.shift, copy_of=self.copy_of or self)
         if self.factored and not (isinstance(s, float) and s == 0.0):
-            return self._with_shared_shift(c, s)
-        return replace(self, scale=c * self.scale, shift=c * self.shift + s, copy_of=self.copy_of or self)
+            return copy._damped(s)
+        return replace(copy, shift=copy.shift + s)
 
-    def _with_shared_shift(self, c: float | Tensor, s: float | Tensor) -> Kronecker:
-        """``(c scale L + π √s) ⊗ (R + √s / π)``, in the eigenbasis of both factors."""
+    def _damped(self, s: float | Tensor) -> Kronecker:
+        """``(scale L + π √s) ⊗ (R + √s / π)``, in the eigenbasis of both factors."""
         left, right = self.complete_bases
-        scaled = c * self.scale * left.spectrum
+        scaled = self.scale * left.spectrum
         ratio = scaled.mean(-1, keepdim=True) / right.spectrum.mean(-1, keepdim=True)
         balance = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1.0).sqrt()
         root = torch.as_tensor(s, dtype=scaled.dtype, device=scaled.device).sqrt()
         by_left = scaled + balance * root
         by_right = right.spectrum + root / balance
         eigenvalues = (by_left[..., :, None] * by_right[..., None, :]).expand(self.array_shape)
-        return Kronecker(left, right, corrected=eigenvalues)
+        return Kronecker(left, right, shift=self.shift, corrected=eigenvalues, undamped=self, damping=s)
 
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> Kronecker:
         shift = common_value(entries)

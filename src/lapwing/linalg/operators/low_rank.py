@@ -134,12 +134,14 @@ class LowRank(Structured):
 
     def plus(self, other: Structured) -> Structured:
         """See ``Structured.plus``; its rank is the sum of both, or d where that is less."""
-        if not isinstance(other, LowRank) or self.base is not None or other.base is not None:
+        if not isinstance(other, LowRank):
             return super().plus(other)
         factor = torch.cat([self.factor, other.factor.to(self.factor)], 1)
         if factor.shape[1] > factor.shape[0]:
             factor = torch.linalg.qr(factor.mT).R.mT
-        return LowRank(factor)
+        if self.base is None and other.base is None:
+            return LowRank(factor)
+        return LowRank(factor, Diagonal(self._added + other._added.to(self.factor)))
 
     @property
     def _like(self) -> Tensor:
@@ -195,6 +197,8 @@ class LowRank(Structured):
         return outer * self._identity_plus(-1 / (1 + m), outer * block)
 
     def _affine(self, c: float | Tensor, s: float | Tensor) -> LowRank:
+        if self.base is None and isinstance(s, float) and s == 0.0:
+            return LowRank(c**0.5 * self.factor)
         return LowRank(c**0.5 * self.factor, Diagonal(c * self._added + s))
 
     def _plus_diagonal(self, entries: Float[Tensor, " d"]) -> LowRank:

@@ -54,7 +54,7 @@ def comparison_page(
         order = [row.method for row in comparison.ranked]
         ranked = sorted(ran, key=lambda row: order.index(row.method))
         section = Comparison(tuple(ranked), costs).to_dict()
-        results["sections"] = [{"title": "What each costs"} | section]
+        results["sections"] = [{"title": "What each costs", "heading": "Seconds and bytes"} | section]
     return results
 
 

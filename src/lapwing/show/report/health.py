@@ -25,14 +25,12 @@ from lapwing.ground.data.inputs import Inputs, place, take, tensors
 from lapwing.ground.data.sources import Batch, Data, Source, Unpack
 from lapwing.ground.errors import LapwingError, check_count, check_kind
 from lapwing.ground.files.atomic import replacing
-from lapwing.ground.labels import IGNORED
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.ground.results import Estimate
 from lapwing.metrics import rejection_curve
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Predictive
-from lapwing.predictive.distributions.base import log_of_probability
 from lapwing.show.plots.posteriors import plot_evidence
 from lapwing.show.plots.predictions import plot_coverage, plot_reliability
 from lapwing.show.report.page import render
@@ -147,7 +145,8 @@ class Health:
                 figures.append({"file": file, "title": title, "caption": caption})
             results: dict[str, Any] = {"title": "Health", "text": text, "figures": figures}
             results |= self.comparison.to_dict()
-            results["sections"] = [{"title": "Least known inputs"} | self.known.to_dict()]
+            words = {"title": "Least known inputs", "heading": "The least known first", "rows_are": "input"}
+            results["sections"] = [words | self.known.to_dict()]
             page = render(results, Path(folder))
         with replacing(out) as draft:
             draft.write_text(page, encoding="utf-8")
@@ -303,7 +302,7 @@ def health(
             Row("posterior", tuned_by(posterior), (kind.scores_of(after),)),
         )
         facts = [what_it_is(posterior), how_it_was_tuned(posterior)]
-        doubts = doubts_of(rows, less_likely(before, after))
+        doubts = doubts_of(rows, less_likely(kind.losses_of(before), kind.losses_of(after)))
         curvature = whose_curvature(posterior, train, unpack)
         facts += curvature.facts
         doubts += curvature.doubts
@@ -355,30 +354,17 @@ def tuned_by(posterior: Posterior) -> str:
     return "evidence" if last.bound is None else "bound"
 
 
-def less_likely(before: dict[str, Tensor], after: dict[str, Tensor]) -> Estimate:
+def less_likely(before: Float[Tensor, " m"], after: Float[Tensor, " m"]) -> Estimate:
     """By how many nats a target is less likely after than before, on average, with the standard error of that.
 
     Args:
-        before: Terms of the scores, see ``Predictive.score_terms``.
+        before: Its negative log density, see ``Predictive.losses_of``.
         after: The same.
     """
-    difference = wide(log_probs(before) - log_probs(after))
+    difference = after - before
     n = len(difference)
     stderr = float(difference.std()) / n**0.5 if n > 1 else math.nan
     return Estimate(float(difference.mean()), stderr, n)
-
-
-def log_probs(terms: dict[str, Tensor]) -> Tensor:
-    """Log density of each target, nats, from the terms of scores.
-
-    Args:
-        terms: See ``Predictive.score_terms``.
-    """
-    if "log_prob" in terms:
-        return terms["log_prob"]
-    targets = terms["targets"]
-    kept = targets != IGNORED
-    return log_of_probability(terms["probs"])[kept].gather(-1, targets[kept][:, None])[:, 0]
 
 
 def seen_in_training(posterior: Posterior, data: Source, train: Source | None, unpack: Unpack | None) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from lapwing.comparison import Column, alike, networks_own, span
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.files.atomic import replacing
 from lapwing.ground.files.records import Records
+from lapwing.ground.version import with_extra
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
 """How a table may write a number."""
@@ -65,7 +67,7 @@ def render(results: Any, folder: Path) -> str:
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
-        raise ConfigError("jinja2, to make the page", str(error), "pip install lapwing[report]") from error
+        raise ConfigError("jinja2, to make the page", str(error), with_extra("report")) from error
     if not isinstance(results, Mapping) or not isinstance(results.get("rows"), list) or not results["rows"]:
         raise DataError("results with rows", _outline(results), "a results.json of lapwing compare or of the demo")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -117,6 +119,11 @@ class Claim:
     difference: float
     stderr: float | None = None
 
+    @property
+    def even(self) -> bool:
+        """Whether the difference is noise, within two standard errors: nothing is told apart."""
+        return self.stderr is not None and abs(self.difference) <= 2 * self.stderr
+
 
 @final
 @dataclass(frozen=True)
@@ -132,7 +139,20 @@ class Picture:
 @final
 @dataclass(frozen=True)
 class Section:
-    """A section of a results file."""
+    """A section of a results file.
+
+    Args:
+        columns: Of its table.
+        rows: Of its table.
+        title: Of the section.
+        text: Paragraphs.
+        findings: Claims, and whether they hold.
+        figures: Below the table.
+        reference: The row from which others differ.
+        verdict: What to take.
+        heading: Above the table.
+        rows_are: What a row is: a method, a column, an angle.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[dict[str, Any], ...]
@@ -142,6 +162,8 @@ class Section:
     figures: tuple[Picture, ...] = ()
     reference: tuple[str, ...] = ()
     verdict: str = ""
+    heading: str = "Every method"
+    rows_are: str = "method"
 
 
 def _section(part: Any, folder: Path) -> dict[str, Any]:
@@ -156,7 +178,7 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
             raise DataError("a format of numbers such as '.3f'", f"{column.format!r:.40}", "the lapwing that wrote it")
     columns = [column for column in section.columns if column.tabled]
     numbers = [[_number(row, column, f"rows.{i}") for column in columns] for i, row in enumerate(section.rows)]
-    best = [_best(column, [row[k].mean for row in numbers]) for k, column in enumerate(columns)]
+    best = [_best(column, [row[k] for row in numbers]) for k, column in enumerate(columns)]
     rows: list[dict[str, Any]] = []
     for i, (given, own) in enumerate(zip(section.rows, numbers, strict=True)):
         row: RowWords = Records().read(RowWords, given, f"rows.{i}")
@@ -174,6 +196,8 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
         "text": section.text,
         "verdict": section.verdict,
         "findings": section.findings,
+        "heading": section.heading,
+        "rows_are": section.rows_are,
         "columns": columns,
         "certain": networks_own(certain) if certain else "",
         "rows": rows,
@@ -227,13 +251,25 @@ def _paired(cell: dict[str, Any], column: Column, number: Number) -> dict[str, A
     return cell | {"spread": spread, "best": cell["best"] and not gap.noise}
 
 
-def _best(column: Column, numbers: Sequence[float | None]) -> str | None:
-    """The best score of a column as it is written; ``None`` for costs, and where most rows share it."""
-    means = [mean for mean in numbers if mean is not None]
-    if column.better == "neither" or not column.spread or not means:
+def _best(column: Column, numbers: Sequence[Number]) -> str | None:
+    """The best score of a column as it is written; ``None`` for costs, where most rows share it, and within noise."""
+    known = [number for number in numbers if number.mean is not None]
+    if column.better == "neither" or not column.spread or not known:
         return None
-    best = column.write(max(means) if column.better == "higher" else min(means))
-    return best if 2 * sum(column.write(mean) == best for mean in means) <= len(means) else None
+    ranked = sorted(known, key=lambda number: number.mean or 0.0, reverse=column.better == "higher")
+    text = column.write(ranked[0].mean or 0.0)
+    alike = [number for number in known if column.write(number.mean or 0.0) == text]
+    others = ranked[len(alike) :]
+    if 2 * len(alike) > len(known) or (others and _noise(ranked[0], others[0])):
+        return None
+    return text
+
+
+def _noise(one: Number, other: Number) -> bool:
+    """Whether two means are within two standard errors of each other, as if their runs had nothing in common."""
+    if one.stderr is None or other.stderr is None:
+        return False
+    return abs((one.mean or 0.0) - (other.mean or 0.0)) <= 2 * math.hypot(one.stderr, other.stderr)
 
 
 def _inlined(folder: Path, name: str) -> str:

@@ -82,7 +82,8 @@ def write_regression_report(
     results: dict[str, Any] = {"title": f"Gaussian process of {target}", "text": text, "figures": figures}
     results |= Comparison(rows, SCORES).to_dict() | {"about": {"kernel": f"{posterior.kernel!r:.400}"}}
     if scales := _scales(posterior, names):
-        results["sections"] = [{"title": "Length-scales"} | Comparison(scales, SCALES).to_dict()]
+        words = {"title": "Length-scales", "heading": "By column", "rows_are": "column"}
+        results["sections"] = [words | Comparison(scales, SCALES).to_dict()]
     with TemporaryDirectory() as folder:
         for plot, figure in zip((plot_residuals, plot_coverage), figures, strict=True):
             ax: Any = plot(mean, std, y)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from demo.digits import Digits
-from demo.findings import Finding
 from lapwing.comparison import Comparison
+from lapwing.demo.digits import Digits
+from lapwing.demo.findings import Finding
 
 
 def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequence[Finding]) -> dict[str, Any]:

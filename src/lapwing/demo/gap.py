@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from demo.digits import Pair, one_thread
+from lapwing.demo.digits import Pair, one_thread
 from lapwing.ground import probes
 
 NOISE = 0.15

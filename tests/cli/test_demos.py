@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from demo import tour
-from demo.__main__ import main
-from demo.findings import Finding
-from demo.tour import Demo
+from lapwing import cli
 from lapwing.comparison import Comparison, Row
+from lapwing.demo import tour
+from lapwing.demo.findings import Finding
+from lapwing.demo.tour import Demo
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def test_both_tables_are_printed_and_where_the_report_is(
         return Demo(*tables, (Finding("It works", -0.5, 0.25, True),), out / "results.json", out / "report.html", 61.4)
 
     monkeypatch.setattr(tour, "run", run)
-    main(["--seeds", "2", "--quick", "--out", "there"])
+    cli.main(["demo", "--seeds", "2", "--quick", "--out", "there"])
     out = capsys.readouterr().out
     assert out.index("digits row") < out.index("gap row") < out.index("yes  It works (difference -0.5000 ± 0.2500)")
     assert out.endswith("there/results.json, there/report.html: 61 seconds\n")
@@ -38,10 +38,10 @@ def test_both_tables_are_printed_and_where_the_report_is(
 
 def test_a_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["--seeds", "0"])
+        cli.main(["demo", "--seeds", "0"])
     said = capsys.readouterr().err
     assert end.value.code == 2
-    assert said.startswith("demo: Expected at least one seed") and said.count("\n") == 1
+    assert said.startswith("lapwing: Expected at least one seed") and said.count("\n") == 1
 
 
 def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,5 +50,5 @@ def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str], monkey
 
     monkeypatch.setattr(tour, "run", run)
     with pytest.raises(SystemExit) as end:
-        main([])
-    assert (end.value.code, capsys.readouterr().err) == (130, "demo: interrupted\n")
+        cli.main(["demo"])
+    assert (end.value.code, capsys.readouterr().err) == (130, "lapwing: interrupted\n")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.version import with_extra
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -56,7 +57,7 @@ def digits(seed: int, train: int = 300, validation: int = 200, test: int = 750) 
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ConfigError("scikit-learn, which has the digits", str(error), "pip install lapwing[demo]") from error
+        raise ConfigError("scikit-learn, which has the digits", str(error), with_extra("demo")) from error
     pixels, digit = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     labels = torch.tensor(digit)

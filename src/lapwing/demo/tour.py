@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from tqdm.auto import tqdm
 
-from demo import figures, text
-from demo.digits import Digits, digits, trained
-from demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
-from demo.gap import Gap, fitted, gap
 from lapwing.comparison import Comparison, Row, compare, pooled, recipes
+from lapwing.demo import figures, text
+from lapwing.demo.digits import Digits, digits, trained
+from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
+from lapwing.demo.gap import Gap, fitted, gap
 from lapwing.ground.errors import ConfigError
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.show.report import write_json, write_report

@@ -1,0 +1,145 @@
+"""Inputs and targets from files: arrays, tables, folders of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lapwing.cli.table import names_of, read_table
+from lapwing.ground.arrays import read_arrays
+from lapwing.ground.errors import ConfigError, DataError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp")
+"""How the names of images end."""
+
+TABLES = (".csv", ".parquet")
+"""How the names of tables end."""
+
+
+def read_data(source: str, *, target: str, law: str, model: Any) -> Any:
+    """Inputs and targets of a file, ``(x, y)``, or the inputs alone where it has no targets.
+
+    Args:
+        source: An ``.npz`` of ``x`` and ``y``, a table, or a folder of images.
+        target: The column of a table that is predicted.
+        law: What targets are; see ``as_targets``.
+        model: The network, whose dtype inputs take.
+
+    Raises:
+        DataError: If there is no such file, or it holds something else.
+        ConfigError: If it is none of these kinds.
+    """
+    path = Path(source)
+    if not path.exists():
+        hint = "its path, or module:function"
+        raise DataError("data: an .npz, .csv or .parquet file, or a folder of images", f"no file {path}", hint)
+    if path.is_dir():
+        x, y = read_images(path)
+    elif path.suffix == ".npz":
+        x, y = _of_arrays(path)
+    elif path.suffix in TABLES:
+        x, y = _of_table(path, target)
+    else:
+        raise ConfigError("an .npz, .csv or .parquet file, or a folder of images", f"{path}", "numpy.savez(x=x, y=y)")
+    inputs = torch.as_tensor(x)
+    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    if inputs.is_floating_point():
+        inputs = inputs.to(torch.get_default_dtype() if parameter is None else parameter.dtype)
+    if y is None:
+        return inputs
+    return inputs, as_targets(torch.as_tensor(y), law, like=inputs)
+
+
+def as_targets(values: Tensor, law: str, *, like: Tensor) -> Tensor:
+    """Targets as a likelihood takes them: classes as whole numbers, others a column an output.
+
+    Args:
+        values: As a file has them.
+        law: What they are; ``"auto"`` takes whole numbers for classes.
+        like: The inputs, whose dtype real targets take.
+
+    Raises:
+        DataError: If classes are no whole numbers.
+    """
+    whole = not values.is_floating_point() or bool((values == values.round()).all())
+    if law == "categorical" and not whole:
+        first = float(values[values != values.round()][0])
+        raise DataError(
+            "classes, whole numbers from 0", f"a target {first:g}", "--likelihood gaussian for real targets"
+        )
+    if law == "categorical" or (law == "auto" and whole):
+        return values.long()
+    real = values.to(like.dtype if like.is_floating_point() else torch.get_default_dtype())
+    return real[:, None] if real.ndim == 1 else real
+
+
+def _of_arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    """The arrays ``x`` and, where there is one, ``y``."""
+    hint = "numpy.savez(x=x, y=y)"
+    arrays = read_arrays(path, f"arrays x and y in {path}", hint)
+    if "x" not in arrays:
+        raise DataError(f"an array x of inputs in {path}", ", ".join(arrays) or "none", hint)
+    x = arrays["x"]
+    y = arrays.get("y")
+    for name, array in (("x", x), ("y", y)):
+        if array is not None and (array.dtype.kind not in "fiub" or not array.ndim):
+            raise DataError(f"numbers in {name} of {path}", f"{array.dtype} {list(array.shape)}", hint)
+    if y is not None and len(y) != len(x):
+        raise DataError(f"a target for each of the {len(x)} inputs in {path}", f"{len(y)}", hint)
+    return x, y
+
+
+def _of_table(path: Path, target: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The columns of a table: all but the target for inputs, and the target where there is one."""
+    names = names_of(path)
+    inputs = [name for name in names if name != target]
+    table = read_table(path, [*inputs, target] if target in names else inputs)
+    return (table[:, :-1], table[:, -1]) if target in names else (table, None)
+
+
+def read_images(folder: Path) -> tuple[Float[Tensor, "n c h w"], Tensor | None]:
+    """Images in [0, 1], and as classes the folders they are in, in the order of their names; ``None`` without folders.
+
+    Args:
+        folder: Holds a folder for each class, or images.
+
+    Raises:
+        DataError: If there are none, or they differ in size, or one cannot be read.
+        ConfigError: If ``pillow`` is not installed.
+    """
+    classes = sorted(each for each in folder.iterdir() if each.is_dir())
+    found = list[tuple[Path, int]]()
+    for label, place in enumerate(classes or [folder]):
+        images = sorted(each for each in place.iterdir() if each.suffix.lower() in PICTURES)
+        found += [(each, label) for each in images]
+    if not found:
+        raise DataError(f"images in {folder}, or in a folder for each class", "none", f"files of {', '.join(PICTURES)}")
+    pictures = [_image(path) for path, _ in found]
+    shape = pictures[0].shape
+    other = next((k for k, picture in enumerate(pictures) if picture.shape != shape), None)
+    if other is not None:
+        got = f"{found[other][0]} of {list(pictures[other].shape)}"
+        expected = f"images of one size and as many colours, {list(shape)} as {found[0][0]} has"
+        raise DataError(expected, got, "resizing them, or a loader from module:function")
+    labels = torch.tensor([label for _, label in found])
+    return torch.from_numpy(np.stack(pictures)).movedim(-1, 1).float() / 255, labels if classes else None
+
+
+def _image(path: Path) -> np.ndarray:
+    """The numbers of an image, 8 bits, ``[height, width, colours]``."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ConfigError("pillow, to read images", str(error), "pip install pillow") from error
+    try:
+        with Image.open(path) as image:
+            gray = image.mode in ("1", "L", "LA", "I;16", "I")
+            pixels = np.asarray(image.convert("L" if gray else "RGB"))
+    except (OSError, ValueError) as error:
+        raise DataError("images that can be read", f"{path}: {error}", "leaving it out") from error
+    return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -1,0 +1,1 @@
+"""What ``lapwing demo`` runs: real digits with three of them unseen, and a curve with a gap."""

@@ -1,0 +1,88 @@
+"""The tangent model and its draws: ways to a larger evidence, its curves, how near draws come, and networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from benchmarks.report import Row
+from benchmarks.table import summarised
+from studies.pages.reports import NOTHING, estimate, fixed, grid, mean_of, tables_of_studies
+from studies.sampled import m_steps, table
+
+
+def tables() -> Iterator[str]:
+    """In the order of the page."""
+    yield from tables_of_studies("sampled", TABLES)
+
+
+def of_m_steps(found: Sequence[Row]) -> Iterator[str]:
+    """Steps to the largest evidence, and the estimators of the effective dimension."""
+    means = list(summarised(found, ("steps",)))
+    heads = {"from": "<", "way": "<", "steps": ">", "published": ">"}
+    heads |= {"first step leads to": ">", "evidence lacks there, nats": ">"}
+    lines = []
+    for row in means:
+        if "way" in row:
+            published = m_steps.STEPS[row["way"]] if row["part"] == "from 500" else None
+            start = row["part"].removeprefix("from ")
+            numbers = [mean_of(row, "steps"), fixed(published, 0), mean_of(row, "first"), mean_of(row, "lacking")]
+            lines.append([start, row["way"], *numbers])
+    yield grid(heads, lines)
+    heads = {"8 draws of the": "<", "γ": ">", "mean": ">", "variance": ">", "published": ">", "share below 0": ">"}
+    lines = []
+    for row in means:
+        if "estimator" in row:
+            name = row["estimator"]
+            published = fixed(m_steps.VARIANCES[name], 2)
+            numbers = [mean_of(row, column) for column in ("gamma", "mean", "variance")]
+            lines.append([name, *numbers, published, mean_of(row, "negative")])
+    yield grid(heads, lines)
+
+
+def of_evidence(found: Sequence[Row]) -> Iterator[str]:
+    """Where the evidence is largest by each covariance."""
+    heads = {"network": "<", "weights": ">", "covariance": "<", "log₁₀ of the precision": ">"}
+    heads |= {"over the exact one": ">", "at an end": ">"}
+    lines = []
+    for row in summarised(found):
+        numbers = [mean_of(row, name) for name in ("log_precision", "ratio")]
+        at_end = f"{row['at_end'] * row['seeds']:.0f} of {row['seeds']}"
+        lines.append([row["part"], f"{row['weights']}", row["method"], *numbers, at_end])
+    yield grid(heads, lines)
+
+
+def of_fidelity(found: Sequence[Row]) -> Iterator[str]:
+    """Distances to the exact posterior."""
+    heads = {
+        "network": "<",
+        "weights": ">",
+        "method": "<",
+        "divergence of probabilities": ">",
+        "distance of logits": ">",
+    }
+    lines = [
+        [row["part"], f"{row['weights']}" if "weights" in row else NOTHING, row["method"]]
+        + [mean_of(row, name) for name in ("divergence", "wasserstein")]
+        for row in summarised(found)
+    ]
+    yield grid(heads, lines)
+
+
+def of_table(found: Sequence[Row]) -> Iterator[str]:
+    """Test NLL of each network by each choice of the prior, beside the source's."""
+    heads = {"network": "<", "method": "<", "NLL": ">", "less that of temperature scaling": ">"}
+    heads |= {"accuracy": ">", "ECE": ">", "precision": ">", "published NLL, MNIST": ">"}
+    lines = []
+    for row in summarised(found):
+        numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece")]
+        precision = estimate(row.get("precision"), row.get("precision_stderr"))
+        lines.append([row["part"], row["method"], *numbers, precision, fixed(table.published(row), 3)])
+    yield grid(heads, lines)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {
+    "m_steps": of_m_steps,
+    "evidence": of_evidence,
+    "fidelity": of_fidelity,
+    "table": of_table,
+}
