@@ -34,35 +34,37 @@ def rows(setting: Setting) -> Iterator[Row]:
     """For each precision a row a seed, and one about draws from the posterior of the first seed."""
     length = Length(epochs=4, warm_up=1) if setting.quick else Length()
     draws = 50 if setting.quick else DRAWS
-    for alpha in ALPHAS:
+    networks = 10 if setting.quick else FUNCTIONS
+    for alpha in ALPHAS[:1] if setting.quick else ALPHAS:
         part = f"α = {alpha:g}"
         for seed in setting.repeats:
-            yield setting.resumed({"part": part, "seed": seed}, partial(measured, alpha, seed, length))
+            yield setting.resumed({"part": part, "seed": seed}, partial(measured, alpha, seed, length, networks))
         case: Row = {"part": f"draws at {part}", "draws": draws}
         yield setting.resumed(case, partial(tested, alpha, length, draws))
 
 
-def measured(alpha: float, seed: int, length: Length) -> Row:
+def measured(alpha: float, seed: int, length: Length, networks: int = FUNCTIONS) -> Row:
     """How far functions spread, how near their mean is to least squares, and scores.
 
     Args:
         alpha: Prior precision.
         seed: Of data and weights.
         length: Of the training.
+        networks: That a prediction averages.
     """
     data = Data.draw(seed)
     posterior = fitted(alpha, data, seed, length)
     least = plain(data, seed, length)
     beyond = torch.linspace(1.2, BEYOND, 20, dtype=torch.float64)[:, None]
     inputs = {"sides": data.sides[0], "gap": data.gap[0], "beyond": torch.cat([-beyond, beyond])}
-    weights = posterior.sample(FUNCTIONS, generator=generator(seed))
+    weights = posterior.sample(networks, generator=generator(seed))
     found = {name: functions(posterior, weights, x) for name, x in inputs.items()}
     row: Row = {f"std_{name}": float(values.std(0).mean()) for name, values in found.items()}
     with torch.no_grad():
         off = found["sides"].mean(0) - least(data.sides[0])
     row["off_least_squares"] = float(off.square().mean().sqrt())
     for name, (x, y) in {"sides": data.sides, "gap": data.gap}.items():
-        averaged = posterior.predict(x, linearised=False, samples=FUNCTIONS, generator=seed)
+        averaged = posterior.predict(x, linearised=False, samples=networks, generator=seed)
         row[f"nll_{name}"] = nll(averaged, y)
         row[f"nll_{name}_linearised"] = nll(posterior.predict(x), y)
     return row

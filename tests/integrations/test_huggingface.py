@@ -1,4 +1,7 @@
-"""Hugging Face's callback on a tiny model: the real Trainer trains it."""
+"""Hugging Face's callback on a tiny model: the real Trainer trains it.
+
+Tests import the library, not the file, which every process of the tests reads: it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,6 @@ from lapwing.ground.errors import ConfigError, DataError
 from tests.integrations.pages import run_page
 from tests.posterior_cases import refused
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-
-accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
-
 RECIPE = lw.Laplace(lw.Categorical(), weights=lw.LastLayer())
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -26,6 +25,8 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 @pytest.fixture(autouse=True)
 def own_accelerator() -> None:
     """The Trainer's state is one for the whole process, and other tests want it in another precision."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
@@ -47,6 +48,8 @@ class Texts(torch.utils.data.Dataset[Any]):
 
 
 def model_of(seed: int) -> Any:
+    import transformers
+
     torch.manual_seed(seed)
     return transformers.BertForSequenceClassification(
         transformers.BertConfig(vocab_size=12, num_labels=3, max_position_embeddings=8, **SIZES)
@@ -55,6 +58,8 @@ def model_of(seed: int) -> Any:
 
 def trained(folder: Path, callback: Any, *others: Any, evaluate: bool = True, **options: Any) -> Any:
     """The trainer."""
+    import transformers
+
     options = {"save_strategy": "epoch", "num_train_epochs": 2, **options}
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
@@ -82,17 +87,21 @@ def batch_of(texts: Texts) -> dict[str, torch.Tensor]:
     return {"input_ids": texts.tokens, "attention_mask": torch.ones_like(texts.tokens)}
 
 
-class Before(transformers.TrainerCallback):
-    """Notes the state that training leaves."""
+def noting() -> Any:
+    """A callback that notes the state that training leaves."""
+    import transformers
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.weights = copy.deepcopy(kwargs["model"].state_dict())
-        self.modes = [part.training for part in kwargs["model"].modules()]
+    class Before(transformers.TrainerCallback):
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.weights = copy.deepcopy(kwargs["model"].state_dict())
+            self.modes = [part.training for part in kwargs["model"].modules()]
+
+    return Before()
 
 
 def test_the_posterior_is_that_of_all_training_data_tuned_on_the_evaluation_data(tmp_path: Path) -> None:
     callback = lw.huggingface.LaplaceCallback(RECIPE)
-    before = Before()
+    before = noting()
     trainer = trained(tmp_path, callback, before, num_train_epochs=12, save_strategy="no")
     train, held_out = Texts(43, 0), Texts(30, 1)
     assert callback.posterior.totals.examples == 43  # the last three too
@@ -117,6 +126,8 @@ def test_the_posterior_is_that_of_all_training_data_tuned_on_the_evaluation_data
 
 
 def test_it_is_saved_in_the_folder_of_the_checkpoint_whose_weights_it_has(tmp_path: Path) -> None:
+    import transformers
+
     options = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
     callback = lw.huggingface.LaplaceCallback(RECIPE)
     trainer = trained(tmp_path, callback, **options)
@@ -155,6 +166,8 @@ def test_the_code_of_the_page_runs(tmp_path: Path) -> None:
 
 def test_batches_without_labels_are_refused_before_training(tmp_path: Path) -> None:
     """Whether they are those of the trainer or of one's own."""
+    import transformers
+
     callback = lw.huggingface.LaplaceCallback(RECIPE)
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
     state = transformers.TrainerState()

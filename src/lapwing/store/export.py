@@ -66,12 +66,12 @@ def export(
 
     Example:
         >>> import tempfile, lapwing as lw
-        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randint(0, 3, (20,))
-        >>> posterior = lw.Laplace(lw.Categorical()).fit(model, (x, y))
+        >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.randn(20, 3)
+        >>> posterior = lw.Laplace(lw.Gaussian()).fit(model, (x, y))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     lw.export(posterior, f"{folder}/model.pt2")
         ...     served = torch.export.load(f"{folder}/model.pt2").module()
-        >>> served(x[:1])["probs"].shape
+        >>> served(x[:1])["mean"].shape
         torch.Size([1, 3])
     """
     from torch.export import Dim  # with what it loads, a second
