@@ -133,8 +133,15 @@ NETWORKS = ("gaussian", "images", "tokens", "pixels")
 LIKELIHOODS = [name for name in PROBLEMS if name not in NETWORKS]
 """Problems of one network with other likelihoods."""
 
+
+def met(name: str, structure: str, weights: str, prior: str) -> bool:
+    """Chains of Kronecker products take precisions of single weights where all layers are dense."""
+    single = structure == "tridiagonal" and prior in ("diagonal", "g-prior")
+    return implemented(name, structure, weights, prior) and not (single and name != "gaussian")
+
+
 CHOICES = [
-    *pairwise(NETWORKS, STRUCTURES, WEIGHTS, PRIORS, where=implemented),
+    *pairwise(NETWORKS, STRUCTURES, WEIGHTS, PRIORS, where=met),
     *((name, structure, "all", "isotropic") for structure, name in in_turn(STRUCTURES, LIKELIHOODS, whole=("kfac",))),
 ]
 
