@@ -111,9 +111,13 @@ def table_of_names(heading: str, names: list[str]) -> str:
 
 
 def write_reference() -> None:
-    """A page a room in ``docs/reference``, from which autosummary makes one for each name."""
+    """A page a room in ``docs/reference``, from which autosummary makes one for each name.
+
+    Pages that it made before, of names that are gone, are deleted.
+    """
     REFERENCE.mkdir(exist_ok=True)
     described = set[int]()
+    pages = set[str]()
     for room, title in ROOMS.items():
         module = importlib.import_module(room)
         public = getattr(module, "__all__", [name for name in vars(module) if name[0].isupper() or name[0].islower()])
@@ -121,6 +125,7 @@ def write_reference() -> None:
             name for name in public if callable(getattr(module, name)) and id(getattr(module, name)) not in described
         ]
         described |= {id(getattr(module, name)) for name in own}
+        pages |= {f"{room}.{name}.rst" for name in own}
         tables = "\n".join(table_of_names(heading, names) for heading, names in grouped(room, own).items())
         text = (
             f"{title}\n{'=' * len(title)}\n\n.. automodule:: {room}\n   :no-index:\n\n"
@@ -129,6 +134,9 @@ def write_reference() -> None:
         path = REFERENCE / f"{room}.rst"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+    for path in (REFERENCE / "names").glob("*.rst"):
+        if path.name not in pages:
+            path.unlink()
 
 
 def literal_formulas(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
