@@ -10,12 +10,19 @@ from studies.pages.calibration import nll
 from studies.pages.reports import NOTHING, difference, fixed, grid, grouped_digits, row, significant
 
 NETWORKS = {
-    "ella_resnet20": "ResNet-20 of the ELLA paper, CIFAR-10",
-    "resnet20": "another ResNet-20",
-    "resnet32": "ResNet-32",
+    "ella_resnet20": "ResNet-20 of Deng et al. (2022), CIFAR-10",
+    "resnet20": "ResNet-20 trained by others, CIFAR-10",
+    "resnet32": "ResNet-32, CIFAR-10",
     "MNIST 300, MLP, 100 epochs": "perceptron, 300 images of MNIST",
-    "digits 1200, CNN with batch norm, 10 epochs": "small network with batch norm, digits",
-    "generated table, 30% of labels at random, MLP, 10 epochs": "perceptron, a table with wrong labels",
+    "MNIST 1000, CNN, 30 epochs": "CNN, 1000 images of MNIST",
+    "digits 150, CNN, 200 epochs": "CNN, 150 small digits",
+    "digits 300, MLP, 50 epochs": "perceptron, 300 small digits",
+    "digits 1200, CNN with batch norm, 10 epochs": "CNN with batch norm, 1200 small digits",
+    "breast cancer 250, MLP, 20 epochs": "perceptron, breast cancer, 20 epochs",
+    "breast cancer 250, MLP, 100 epochs": "perceptron, breast cancer, 100 epochs",
+    "wine 80, MLP, 100 epochs": "perceptron, 80 wines",
+    "generated table, 0% of labels at random, MLP, 100 epochs": "perceptron, generated table, 100 epochs",
+    "generated table, 30% of labels at random, MLP, 10 epochs": "the same, 30 % of labels wrong, 10 epochs",
 }
 """How the report and the README call a network."""
 
