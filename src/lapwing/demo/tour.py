@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from tqdm.auto import tqdm
 
 from lapwing.comparison import Comparison, Row, compare, pooled, recipes
 from lapwing.demo import figures, text
@@ -19,6 +18,7 @@ from lapwing.demo.digits import Digits, digits, trained
 from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findings
 from lapwing.demo.gap import Gap, fitted, gap
 from lapwing.ground.errors import ConfigError
+from lapwing.ground.progress import track
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.show.report import write_json, write_report
 from lapwing.tuning import EvidenceGradient
@@ -99,7 +99,7 @@ def run(out: Path, *, seeds: int = 5, quick: bool = False, progress: bool = Fals
     first = digits(0, size.train, size.validation, size.test)
     runs: list[Comparison] = []
     page: dict[str, Any] = {}
-    for seed in tqdm(range(seeds), desc="seeds", disable=not progress, unit="seed"):
+    for seed in track(range(seeds), "seeds", unit="seeds", progress=progress):
         runs = [pooled([*runs, compare_digits(seed, size, progress)])]
         page = text.digits_section(runs[0], first, seed + 1, findings(runs[0]))
         write_json(page, results)
