@@ -230,8 +230,6 @@ def test_drawn_functions_have_the_joint_covariance(name: str, structure: str, ge
 def test_few_drawn_functions_are_those_of_drawn_weights(name: str, structure: str) -> None:
     """No more than there are outputs; the same seed draws the same functions at other inputs."""
     posterior, case = fitted(name, structure), case_of(name)
-    if not isinstance(posterior, WeightPosterior):
-        pytest.skip("its functions are drawn from their joint covariance")
     x = case.new
     dense = Linearised(case, posterior.network)
     deviations = posterior.sample(3, generator=4) - posterior.network.weights

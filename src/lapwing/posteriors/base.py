@@ -800,6 +800,15 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
         """Draws of the linearised outputs, jointly over the examples."""
         return self._joint(inputs).sample(samples, generator=generator)
 
+    def _more_than_outputs(self, samples: int, inputs: Inputs) -> bool:
+        """Whether there are more draws than outputs of all inputs, so that the rows of J are fewer than the draws."""
+        return samples > count(inputs) * self.model.width
+
+    def _moved(self, inputs: Inputs, deviations: Float[Tensor, "d s"]) -> Float[Tensor, "s n *event c"]:
+        """The linearised outputs of weights that deviate from the trained ones: ``f + J ζ``."""
+        mean, moved = self.pushed(inputs, deviations)
+        return mean + moved.movedim(-1, 0)
+
     def _joint(self, inputs: Inputs) -> JointMoments:
         size = count(inputs) * self.model.width
         needed = size**2 * self.network.like.itemsize

@@ -292,6 +292,14 @@ class NystromPosterior(ExactPosterior):
             moments.append(choice.compression.moments(features, multiple * features.covariances[place]))
         return moments
 
+    def _functions(
+        self, inputs: Inputs, samples: int, generator: torch.Generator | None
+    ) -> Float[Tensor, "s n *event c"]:
+        if self._more_than_outputs(samples, inputs):
+            return super()._functions(inputs, samples, generator)
+        weights = self.sample(samples, generator=generator)
+        return self._moved(inputs, (weights - self.network.weights).mT)
+
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
         features = TangentFeatures(self.model, self.changes).of(inputs)
         shape = features.mean.shape

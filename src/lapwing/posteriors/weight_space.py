@@ -539,14 +539,13 @@ class WeightPosterior(ExactPosterior):
     def _functions(
         self, inputs: Inputs, samples: int, generator: torch.Generator | None
     ) -> Float[Tensor, "s n *event c"]:
-        """As ``f + J W ε``, unless there are more draws than outputs: then the rows of J are fewer than the draws."""
-        if samples > count(inputs) * self.model.width:
+        if self._more_than_outputs(samples, inputs):
             return super()._functions(inputs, samples, generator)
         together = min(samples, self._together)
         drawn = list[Tensor]()
         for first in range(0, samples, together):
-            mean, moved = self.pushed(inputs, self._deviations(min(together, samples - first), generator))
-            drawn.append(mean + moved.movedim(-1, 0))
+            deviations = self._deviations(min(together, samples - first), generator)
+            drawn.append(self._moved(inputs, deviations))
         return torch.cat(drawn)
 
     def _joint_moments(self, inputs: Inputs) -> JointMoments:
