@@ -265,6 +265,17 @@ def test_a_folder_of_images_is_training_data(capsys: pytest.CaptureFixture[str],
     assert code == 2 and "images of one size" in err and "99.png of [1, 3, 1]" in err
 
 
+def test_images_of_16_bits_keep_them_and_hidden_folders_are_no_classes(folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    for name in (".cache", "cat", "dog"):
+        (folder / "shots" / name).mkdir(parents=True)
+    pixels = np.array([[0, 1000], [30000, 65535]], dtype=np.uint16)
+    image.fromarray(pixels).save(folder / "shots" / "dog" / "0.png")
+    x, y = read_images(folder / "shots")
+    np.testing.assert_allclose(x[0, 0].numpy(), pixels / 65535, rtol=1e-6)
+    assert y is not None and y.tolist() == [1]
+
+
 def test_tune_diagnose_and_export(capsys: pytest.CaptureFixture[str], folder: Path, saved: str) -> None:
     cli.main(["tune", "theirs:setup", saved, "--by", "evidence", "--out", "tuned"])
     assert "log evidence" in capsys.readouterr().out
@@ -368,6 +379,13 @@ def test_a_process_of_its_own_in_another_folder(folder: Path) -> None:
         (["fit", "theirs:pair", "--config", "nothere.toml"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "theirs.py"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "date.toml"], "a text, a number, true or false"),
+        (
+            ["fit", "theirs:pair", "--config", "table.toml"],
+            "tables named as commands, [fit] or [gp.fit], in table.toml",
+        ),
+        (["fit", "theirs:pair", "--config", "group.toml"], "Got 'gp.target'"),
+        (["tune", "theirs:pair", "nothere", "--config", "tune.toml"], "Unrecognized options: --tune"),
+        (["fit", "theirs:net", "--train", "deep"], "images of 8 or 16 bits. Got deep/0.tif of 32"),
         (["predict", "theirs:net", "nothere.safetensors"], "no test"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.csv"], "theirs.py"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.txt"], "Try --out p.csv"),
@@ -386,6 +404,13 @@ def test_a_wrong_input_is_one_sentence(
     np.savez(folder / "wide.npz", x=np.zeros((3, 5)), y=np.array([0, 1, 2]))
     (folder / "words.csv").write_text("u,v,w,y\n1,blue,3,0\n")
     (folder / "date.toml").write_text("out = 2026-01-01\n")
+    (folder / "table.toml").write_text('[fitt]\nstructure = "kfac"\n')
+    (folder / "group.toml").write_text('[gp]\ntarget = "price"\n')
+    (folder / "tune.toml").write_text('tune = "none"\n')
+    if "deep" in arguments:
+        image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+        (folder / "deep").mkdir()
+        image.fromarray(np.zeros((2, 2), dtype=np.float32)).save(folder / "deep" / "0.tif")
     code, err = failure(capsys, *arguments)
     lines = [line for line in err.splitlines() if line.startswith("lapwing: ")]
     assert (code, len(lines)) == (2, 1) and "Traceback" not in err

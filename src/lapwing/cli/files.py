@@ -106,13 +106,13 @@ def read_images(folder: Path) -> tuple[Float[Tensor, "n c h w"], Tensor | None]:
     """Images in [0, 1], and as classes the folders they are in, in the order of their names; ``None`` without folders.
 
     Args:
-        folder: Holds a folder for each class, or images.
+        folder: Holds a folder for each class, or images; folders whose names begin with a dot are none.
 
     Raises:
         DataError: If there are none, or they differ in size, or one cannot be read.
         ConfigError: If ``pillow`` is not installed.
     """
-    classes = sorted(each for each in folder.iterdir() if each.is_dir())
+    classes = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
     found = list[tuple[Path, int]]()
     for label, place in enumerate(classes or [folder]):
         images = sorted(each for each in place.iterdir() if each.suffix.lower() in PICTURES)
@@ -127,19 +127,25 @@ def read_images(folder: Path) -> tuple[Float[Tensor, "n c h w"], Tensor | None]:
         expected = f"images of one size and as many colours, {list(shape)} as {found[0][0]} has"
         raise DataError(expected, got, "resizing them, or a loader from module:function")
     labels = torch.tensor([label for _, label in found])
-    return torch.from_numpy(np.stack(pictures)).movedim(-1, 1).float() / 255, labels if classes else None
+    return torch.from_numpy(np.stack(pictures)).movedim(-1, 1), labels if classes else None
 
 
-def _image(path: Path) -> np.ndarray:
-    """The numbers of an image, 8 bits, ``[height, width, colours]``."""
+def _image(path: Path) -> Float[np.ndarray, "h w c"]:
+    """The numbers of an image in [0, 1], float32."""
     try:
         from PIL import Image
     except ImportError as error:
         raise ConfigError("pillow, to read images", str(error), "pip install pillow") from error
     try:
         with Image.open(path) as image:
-            gray = image.mode in ("1", "L", "LA", "I;16", "I")
-            pixels = np.asarray(image.convert("L" if gray else "RGB"))
+            mode = image.mode
+            deep = mode.startswith("I;16") or (mode == "I" and image.format == "PNG")  # older pillow has these as I
+            gray = mode in ("1", "L", "LA")
+            pixels = np.asarray(image if deep else image.convert("L" if gray else "RGB"))
     except (OSError, ValueError) as error:
         raise DataError("images that can be read", f"{path}: {error}", "leaving it out") from error
-    return pixels[..., None] if pixels.ndim == 2 else pixels
+    if mode in ("I", "F") and not deep:
+        hint = "a loader from module:function, which knows their scale"
+        raise DataError("images of 8 or 16 bits", f"{path} of 32", hint)
+    values = pixels.astype(np.float32) / np.float32(65535 if deep else 255)
+    return values[..., None] if values.ndim == 2 else values
