@@ -23,7 +23,8 @@ def options_of(path: Path, command: str) -> list[str]:
         command: Such as ``fit`` or ``gp fit``.
 
     Raises:
-        ConfigError: If there is no such file, or it is no TOML, or holds what cannot be typed, or a table for no command.
+        ConfigError: If there is no such file, or it is no TOML, or holds what cannot be typed, or a table of no
+            command.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
