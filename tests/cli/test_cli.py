@@ -381,11 +381,15 @@ def test_a_process_of_its_own_in_another_folder(folder: Path) -> None:
         (["fit", "theirs:pair", "--config", "date.toml"], "a text, a number, true or false"),
         (
             ["fit", "theirs:pair", "--config", "table.toml"],
-            "tables named as commands, [fit] or [gp.fit], in table.toml",
+            "tables named as commands, [fit] or [gp.fit]",
         ),
         (["fit", "theirs:pair", "--config", "group.toml"], "Got 'gp.target'"),
         (["tune", "theirs:pair", "nothere", "--config", "tune.toml"], "Unrecognized options: --tune"),
         (["fit", "theirs:net", "--train", "deep"], "images of 8 or 16 bits. Got deep/0.tif of 32"),
+        (["fit", "sys:setup"], "sys to have a function setup. Got none in sys"),
+        (["fit", "builtins:dict"], "builtins:dict to be a function without arguments"),
+        (["fit", "theirs:net", "--train", "swapped.npz", "--likelihood", "categorical"], "a target 0.5"),
+        (["predict", "theirs:setup", "theirs.py", "--out", "."], "Try --out predictions.csv"),
         (["predict", "theirs:net", "nothere.safetensors"], "no test"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.csv"], "theirs.py"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.txt"], "Try --out p.csv"),
@@ -402,6 +406,7 @@ def test_a_wrong_input_is_one_sentence(
     np.savez(folder / "uneven.npz", x=np.zeros((3, 3)), y=np.zeros(2, dtype=int))
     np.savez(folder / "real.npz", x=np.zeros((3, 3)), y=np.array([0, 1, 0.5]))
     np.savez(folder / "wide.npz", x=np.zeros((3, 5)), y=np.array([0, 1, 2]))
+    np.savez(folder / "swapped.npz", x=np.zeros((3, 3), dtype=">f8"), y=np.array([0, 1, 0.5], dtype=">f8"))
     (folder / "words.csv").write_text("u,v,w,y\n1,blue,3,0\n")
     (folder / "date.toml").write_text("out = 2026-01-01\n")
     (folder / "table.toml").write_text('[fitt]\nstructure = "kfac"\n')

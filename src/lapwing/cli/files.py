@@ -87,11 +87,16 @@ def _of_arrays(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     x = arrays["x"]
     y = arrays.get("y")
     for name, array in (("x", x), ("y", y)):
-        if array is not None and (array.dtype.kind not in "fiub" or not array.ndim):
+        if array is not None and (array.dtype.kind not in "fiub" or array.itemsize > 8 or not array.ndim):
             raise DataError(f"numbers in {name} of {path}", f"{array.dtype} {list(array.shape)}", hint)
     if y is not None and len(y) != len(x):
         raise DataError(f"a target for each of the {len(x)} inputs in {path}", f"{len(y)}", hint)
-    return x, y
+    return _native(x), None if y is None else _native(y)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """The same numbers in the byte order of this machine, which torch asks for."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _of_table(path: Path, target: str) -> tuple[np.ndarray, np.ndarray | None]:

@@ -158,9 +158,11 @@ def function_of(setup: str) -> Callable[[], Any]:
         functions = inspect.getmembers(found, inspect.isfunction)
         own = [key for key, value in functions if value.__module__ == module]
         known = f"one of its functions: {', '.join(own)}" if own else f"def {name}(): return model, train"
-        raise ConfigError(f"{module} to have a function {name}", f"none in {found.__file__}", known)
+        raise ConfigError(
+            f"{module} to have a function {name}", f"none in {getattr(found, '__file__', None) or module}", known
+        )
     try:
         inspect.signature(function).bind()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # of a builtin the signature may be unknown
         raise ConfigError(f"{setup} to be a function without arguments", str(error), f"def {name}():") from error
     return function

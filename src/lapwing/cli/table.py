@@ -97,7 +97,11 @@ def check_ending(path: Path) -> None:
         ConfigError: If its name ends otherwise, or a package is missing.
     """
     if path.suffix not in (".csv", ".npz", ".parquet"):
-        raise ConfigError("a file that ends in .csv, .parquet or .npz", f"{path}", f"--out {path.with_suffix('.csv')}")
+        raise ConfigError(
+            "a file that ends in .csv, .parquet or .npz",
+            f"{path}",
+            f"--out {path.parent / path.stem}.csv" if path.name else "--out predictions.csv",
+        )
     if path.suffix == ".parquet":
         _parquet()
 

@@ -6,7 +6,6 @@ import os
 import platform
 import time
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,6 +18,7 @@ from lapwing.demo.findings import AT_WEIGHTS, PLAIN, TEMPERATURE, Finding, findi
 from lapwing.demo.gap import Gap, fitted, gap
 from lapwing.ground.errors import ConfigError
 from lapwing.ground.progress import track
+from lapwing.ground.version import installed
 from lapwing.likelihoods import Categorical, Gaussian
 from lapwing.show.report import write_json, write_report
 from lapwing.tuning import EvidenceGradient
@@ -188,7 +188,7 @@ def saved(drawings: dict[str, Figure], out: Path) -> list[dict[str, str | bool]]
 def about(seeds: int, seconds: float) -> dict[str, str | int | float]:
     """What the numbers depend on."""
     return {
-        "lapwing": version("lapwing"),
+        "lapwing": installed(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "cores": os.cpu_count() or 1,
