@@ -15,7 +15,9 @@ import lapwing as lw
 from lapwing import cli
 from lapwing.cli.files import read_images
 from lapwing.cli.networks import Held, _structure
+from lapwing.cli.setups import Files
 from lapwing.cli.table import read_table
+from lapwing.ground.errors import DataError
 
 SETUP = """
 import pathlib
@@ -260,9 +262,25 @@ def test_a_folder_of_images_is_training_data(capsys: pytest.CaptureFixture[str],
     (folder / "flat.py").write_text(f"from torch import nn\n\ndef net():\n    return {flat}\n")
     cli.main(["fit", "flat:net", "--train", "shots", "--structure", "diagonal", "--tune", "none"])
     assert "of 14 weights" in capsys.readouterr().out
+    (folder / "others" / "dog").mkdir(parents=True)
+    image.fromarray(pixels[1]).save(folder / "others" / "dog" / "0.png")
+    code, err = failure(capsys, "evaluate", "flat:net", "runs/fit/posterior.safetensors", "--test", "others")
+    assert code == 2 and "classes of the training data, cat, dog" in err and "dog in others" in err
     image.fromarray(pixels[0, :1]).save(folder / "shots" / "cat" / "99.png")
     code, err = failure(capsys, "fit", "flat:net", "--train", "shots", "--out", "other")
     assert code == 2 and "images of one size" in err and "99.png of [1, 3, 1]" in err
+
+
+def test_columns_in_another_order_are_refused(folder: Path) -> None:
+    (folder / "train.csv").write_text("u,v,y\n1,2,0\n")
+    (folder / "test.csv").write_text("v,y,u\n2,0,1\n")
+    noted = Files(train="train.csv").names()
+    assert noted == {"columns": ["u", "v"]}
+    Files(test="train.csv").check(noted)
+    with pytest.raises(DataError, match=r"columns of the training data, u, v\. Got v, u in test\.csv"):
+        Files(test="test.csv").check(noted)
+    with pytest.raises(DataError, match=r"v, u in test\.csv"):
+        Files(train="train.csv", validation="test.csv").names()
 
 
 def test_images_of_16_bits_keep_them_and_hidden_folders_are_no_classes(folder: Path) -> None:

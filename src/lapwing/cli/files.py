@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,41 @@ def read_data(source: str, *, target: str, law: str, model: Any) -> Any:
     if y is None:
         return inputs
     return inputs, as_targets(torch.as_tensor(y), law, like=inputs)
+
+
+def names_in(source: str, target: str) -> dict[str, list[str]]:
+    """By which names the numbers of a file go: the columns of inputs of a table, the classes of a folder of images.
+
+    Args:
+        source: As for ``read_data``; of other kinds there are none.
+        target: The column of a table that is predicted.
+    """
+    path = Path(source)
+    if path.is_dir():
+        classes = [each.name for each in _classes(path)]
+        return {"classes": classes} if classes else {}
+    if path.suffix in TABLES and path.is_file():
+        return {"columns": [name for name in names_of(path) if name != target]}
+    return {}
+
+
+def check_names(source: str, target: str, noted: Mapping[str, Any]) -> None:
+    """Refuse data whose numbers go by other names than those that a posterior was fitted to.
+
+    Args:
+        source: As for ``read_data``.
+        target: The column of a table that is predicted.
+        noted: Names of the training data, as ``names_in`` tells them.
+
+    Raises:
+        DataError: If columns are others or in another order, or classes are others: their numbers mean something else.
+    """
+    for kind, names in names_in(source, target).items():
+        if kind in noted and list(noted[kind]) != names:
+            hint = f"the same {kind} in the same order"
+            raise DataError(
+                f"the {kind} of the training data, {', '.join(noted[kind])}", f"{', '.join(names)} in {source}", hint
+            )
 
 
 def as_targets(values: Tensor, law: str, *, like: Tensor) -> Tensor:
@@ -117,7 +153,7 @@ def read_images(folder: Path) -> tuple[Float[Tensor, "n c h w"], Tensor | None]:
         DataError: If there are none, or they differ in size, or one cannot be read.
         ConfigError: If ``pillow`` is not installed.
     """
-    classes = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    classes = _classes(folder)
     found = list[tuple[Path, int]]()
     for label, place in enumerate(classes or [folder]):
         images = sorted(each for each in place.iterdir() if each.suffix.lower() in PICTURES)
@@ -133,6 +169,11 @@ def read_images(folder: Path) -> tuple[Float[Tensor, "n c h w"], Tensor | None]:
         raise DataError(expected, got, "resizing them, or a loader from module:function")
     labels = torch.tensor([label for _, label in found])
     return torch.from_numpy(np.stack(pictures)).movedim(-1, 1), labels if classes else None
+
+
+def _classes(folder: Path) -> list[Path]:
+    """The folders of a folder of images, a class each."""
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def _image(path: Path) -> Float[np.ndarray, "h w c"]:

@@ -57,6 +57,7 @@ def fit(
     from lapwing.comparison import likelihood_of
 
     held = _structure(structure, rank)
+    names = data.names()
     task = read(setup, "train", *(["validation"] if tune == "validation" else []), files=data)
     make_folder(out, "posterior.safetensors")
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
@@ -66,7 +67,7 @@ def fit(
     posterior = recipe.fit(task["model"], task["train"], **options)
     if tune != "none":
         posterior = _tuned(posterior, tune, task)
-    return _saved(posterior, out / "posterior.safetensors")
+    return _saved(posterior, out / "posterior.safetensors", names)
 
 
 def tune(
@@ -88,9 +89,9 @@ def tune(
         out: Folder for posterior.safetensors.
     """
     task = read(setup, *(["validation"] if by == "validation" else []), files=data)
-    loaded: Any = loaded_for(posterior, task)
+    loaded: Any = loaded_for(posterior, task, data)
     make_folder(out, "posterior.safetensors")
-    return _saved(_tuned(loaded, by, task), out / "posterior.safetensors")
+    return _saved(_tuned(loaded, by, task), out / "posterior.safetensors", notes_of(posterior))
 
 
 def _structure(name: Held, rank: int | None) -> Structure:
@@ -135,9 +136,9 @@ def _tuned(posterior: Posterior, by: Tuner, task: Mapping[str, Any]) -> Posterio
     return lw.tune(posterior, methods[by]())
 
 
-def _saved(posterior: Posterior, file: Path) -> dict[str, Any]:
-    """Save a posterior, and tell what it is."""
-    lw.save(posterior, file)
+def _saved(posterior: Posterior, file: Path, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Save a posterior with notes of its data, and tell what it is."""
+    lw.save(posterior, file, notes=notes or None)
     nll = posterior.trace[-1].validation_nll if posterior.trace else None
     evidence = float(posterior.log_marginal()) if nll is None else None
     dimension = float(posterior.effective_dimension())
@@ -179,7 +180,7 @@ def evaluate(setup: str, posterior: Path, /, *, data: Files = FROM_SETUP) -> dic
         data: Where the data are, if the function returns none.
     """
     task = read(setup, "test", files=data)
-    loaded = loaded_for(posterior, task)
+    loaded = loaded_for(posterior, task, data)
     scores = lw.evaluate(loaded, task["test"], ood=task.get("ood"), unpack=task.get("unpack"))
     say(str(scores))
     say(f"error bars {told_at(loaded)}")
@@ -214,7 +215,7 @@ def predict(
     check_fraction("level", level, "--level 0.95")
     check_ending(out)
     task = _with_inputs(setup, inputs, data)
-    loaded = loaded_for(posterior, task)
+    loaded = loaded_for(posterior, task, data, *([] if inputs is None else [inputs]))
     make_room(out)
     columns = predicted(loaded, task["test"], level, unpack=task.get("unpack"))
     write_table(out, columns)
@@ -244,7 +245,7 @@ def health(
         out: Folder for health.html.
     """
     task = read(setup, "test", files=data)
-    loaded: Any = loaded_for(posterior, task)
+    loaded: Any = loaded_for(posterior, task, data)
     make_folder(out, "health.html")
     found = lw.health(loaded, task["test"], train=task.get("train"), unpack=task.get("unpack"))
     say(str(found))
@@ -266,7 +267,7 @@ def diagnose(
         seed: Of the draws.
     """
     task = read(setup, files=data, alone=True)
-    loaded = loaded_for(posterior, task)
+    loaded = loaded_for(posterior, task, data)
     found = lw.diagnose(loaded, samples, generator=seed)
     say(str(found))
     rejected = [check.name for check in found.rejected]
@@ -293,7 +294,7 @@ def export(
 
     task = read(setup, files=data)
     source = task["test"] if "test" in task else read(setup, "train", files=data)["train"]
-    loaded: Any = loaded_for(posterior, task)
+    loaded: Any = loaded_for(posterior, task, data)
     make_room(out)
     example = next(iter(inputs_of(source, task.get("unpack"))))
     lw.export(loaded, out, example=example)
@@ -335,17 +336,29 @@ def outlined(record: Any) -> str:
     return f"{record.get('kind', '')}({', '.join(options)})"
 
 
-def loaded_for(posterior: Path, task: Mapping[str, Any]) -> Predictor:
+def notes_of(posterior: Path) -> Mapping[str, Any]:
+    """What a saved posterior says of the data it was fitted to."""
+    return lw.store.read_header(posterior).get("notes", {})
+
+
+def loaded_for(posterior: Path, task: Mapping[str, Any], data: Files, *inputs: str) -> Predictor:
     """The saved posterior around the network of a task.
 
+    Args:
+        posterior: Its file.
+        task: What the user's function returned, and files held.
+        data: The files.
+        inputs: Further ones.
+
     Raises:
-        DataError: If there is no such file, or it is one over an image.
+        DataError: If there is no such file, it is one over an image, or data go by other names than those it knows.
     """
     from lapwing.evaluation.evaluate import Predictor
     from lapwing.ground.errors import DataError
 
     if not posterior.is_file():
         raise DataError("a posterior that lapwing fit saved", f"no file {posterior}", "its path, or lapwing fit first")
+    data.check(notes_of(posterior), *inputs)
     loaded = lw.load(posterior, task["model"], output=task.get("output"))
     if not isinstance(loaded, Predictor):
         raise DataError("a posterior that lapwing fit saved", f"{posterior}, one over an image", "lapwing ct propose")

@@ -74,6 +74,28 @@ class Files:
             return function_of(source)()
         return read_data(source, target=self.target, law=self.likelihood, model=model)
 
+    def names(self) -> dict[str, list[str]]:
+        """By which names the numbers of the training data go, see ``names_in``; held-out data must go by the same."""
+        from lapwing.cli.files import names_in
+
+        noted = {} if self.train is None else names_in(self.train, self.target)
+        self.check(noted)
+        return noted
+
+    def check(self, noted: Mapping[str, Any], *inputs: str) -> None:
+        """Refuse data that go by other names than a posterior was fitted to.
+
+        Args:
+            noted: The names of its training data.
+            inputs: Further data.
+        """
+        from lapwing.cli.files import check_names
+
+        for name, source in [*self.given.items(), *(("inputs", each) for each in inputs)]:
+            columns_alone = {kind: noted[kind] for kind in noted if name != "ood" or kind == "columns"}
+            if not is_function(source):
+                check_names(source, self.target, columns_alone)
+
 
 FROM_SETUP = Files()
 """No files: the function returns the data."""
