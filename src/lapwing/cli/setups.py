@@ -75,7 +75,11 @@ class Files:
         return read_data(source, target=self.target, law=self.likelihood, model=model)
 
     def names(self) -> dict[str, list[str]]:
-        """By which names the numbers of the training data go, see ``names_in``; held-out data must go by the same."""
+        """By which names the numbers of the training data go, see ``names_in``.
+
+        Raises:
+            DataError: If other data go by others.
+        """
         from lapwing.cli.files import names_in
 
         noted = {} if self.train is None else names_in(self.train, self.target)
@@ -118,6 +122,7 @@ def read(setup: str, *needed: str, files: Files | None = None, alone: bool = Fal
     from lapwing.ground.errors import ConfigError, check_kind
 
     files = files or Files()
+    files.names()
     result = function_of(setup)()
     if isinstance(result, torch.nn.Module) and (alone or files.given):
         result = {"model": result}
