@@ -64,13 +64,16 @@ def test_predictions_are_those_of_single_precision(make: Any, structure: Any, me
 
 @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()], ids=["all", "last-layer"])
 def test_held_out_data_choose_as_in_single_precision(weights: Any) -> None:
-    """Under the weakest priors that are tried covariances overflow."""
+    """Under the weakest priors that are tried covariances overflow; what rounding does is far below the loss's error."""
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3))).half()
     x = normal(50, 3).half()
     y = torch.where(torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.6, model(x).argmax(1), 0)
-    losses = []
+    steps = []
     for dtype in (torch.float16, torch.float32):
         posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC(), weights=weights)
         fitted = posterior.fit(copy.deepcopy(model).to(dtype), (x[:30].to(dtype), y[:30]))
-        losses.append(lw.tune(fitted, (x[30:].to(dtype), y[30:])).trace[-1].validation_nll)
-    assert losses[0] == pytest.approx(losses[1], abs=3e-3)
+        steps.append(lw.tune(fitted, (x[30:].to(dtype), y[30:])).trace[-1])
+    half, single = steps
+    assert half.prior_precision == single.prior_precision
+    assert half.link == single.link
+    assert half.validation_nll == pytest.approx(single.validation_nll, abs=single.validation_error / 8)
