@@ -64,7 +64,7 @@ def test_predictions_are_those_of_single_precision(make: Any, structure: Any, me
 
 @pytest.mark.parametrize("weights", [lw.All(), lw.LastLayer()], ids=["all", "last-layer"])
 def test_held_out_data_choose_as_in_single_precision(weights: Any) -> None:
-    """Under the weakest priors that are tried covariances overflow; what rounding does is far below the loss's error."""
+    """Under the weakest priors that are tried covariances overflow; rounding does little beside the error."""
     model = seeded(lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3))).half()
     x = normal(50, 3).half()
     y = torch.where(torch.rand(50, generator=torch.Generator().manual_seed(0)) < 0.6, model(x).argmax(1), 0)
