@@ -13,7 +13,7 @@ from tests.integrations.pages import DOCS, run_page
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")
 def test_the_page_runs(tmp_path: Path) -> None:
     names = run_page("baselines", tmp_path, DOCS)
-    told = lw.evaluate(names["told"], names["test"], ood=names["elsewhere"])
+    told = lw.evaluate(names["distance"], names["test"], ood=names["elsewhere"])
     assert told["ood_auroc"] > 0.9
     assert names["sets"].coverage(names["test"]).share > 0.75
 
