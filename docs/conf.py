@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ html_title = f"lapwing {release}"
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 
+logging.getLogger("lapwing").setLevel(logging.WARNING)  # Sphinx would print what the examples log
 ROOMS_OF_EXAMPLES = ("start", "structures", "tuning", "uses", "beyond")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
