@@ -41,7 +41,7 @@ help:
 	@echo "make test   all tests and doctests; ARGS=tests/linalg runs some, CHECKED=1 checks shapes and types,"
 	@echo "            COVERED=1 counts lines"
 	@echo "make integrations   the tests against scikit-learn, Lightning, Hugging Face, BoTorch and others that it plugs into"
-	@echo "make docs   the documentation as pages, in docs/_build/; warnings are errors"
+	@echo "make docs   the documentation as pages, in docs/_build/, the gallery run; warnings are errors"
 	@echo "make lint   format, style, types and the import contract"
 	@echo "make bench  the benchmarks, as JSON in $(RESULTS)/"
 	@echo "make clean  remove everything that was built, .venv included"
@@ -109,5 +109,5 @@ bench: $(READY)
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name --json $(RESULTS)/$$name.json; done
 
 clean:
-	rm -rf .venv .venv-integrations .venv-docs runs build dist docs/_build docs/reference .coverage .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-integrations .venv-docs runs build dist docs/_build docs/reference docs/gallery docs/sg_execution_times.rst .coverage .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,10 +1,11 @@
-"""Sphinx configuration: ``make docs``, or ``sphinx-build docs docs/_build``."""
+"""Sphinx configuration: ``make docs``, or ``sphinx-build docs docs/_build``, which runs the gallery's scripts too."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
 import inspect
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,36 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # the formulas of a page need no network
     "sphinxcontrib.bibtex",
+    "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py", "gallery/**/*.zip"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = f"lapwing {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+
+logging.getLogger("lapwing").setLevel(logging.WARNING)  # Sphinx would print what the examples log
+ROOMS_OF_EXAMPLES = ("start", "structures", "tuning", "uses", "beyond")
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",  # all are run
+    "subsection_order": [f"../examples/{room}" for room in ROOMS_OF_EXAMPLES],
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": False,  # all that fail are named, at the end
+    "image_srcset": ["2x"],
+    "remove_config_comments": True,
+    # What differs from one build to the next is not shown.
+    "min_reported_time": float("inf"),
+    "write_computation_times": False,
+    "show_memory": False,
+    "show_signature": False,
+}
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 2
