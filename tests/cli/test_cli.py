@@ -1,22 +1,30 @@
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import inspect
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
 
 import lapwing as lw
 from lapwing import cli
+from lapwing.cli import own_code
+from lapwing.cli.completion import options_of
 from lapwing.cli.files import read_images
 from lapwing.cli.networks import Held, _structure
+from lapwing.cli.say import say
 from lapwing.cli.setups import Files
 from lapwing.cli.table import read_table
+from lapwing.cli.words import COMMANDS
 from lapwing.ground.errors import DataError
 
 SETUP = """
@@ -83,6 +91,14 @@ def interrupted():
 
 def net():
     return model()
+
+def counted():
+    with open("calls", "a") as file:
+        file.write("once ")
+    return pair()
+
+def data_alone():
+    return data(7, 4)[0]
 
 def fewer():
     return data(7, 4)[0]
@@ -301,8 +317,10 @@ def test_tune_diagnose_and_export(capsys: pytest.CaptureFixture[str], folder: Pa
     assert lw.store.read_header("tuned/posterior.safetensors")["prior"] != before
     cli.main(["diagnose", "theirs:net", saved, "--json"])
     assert json.loads(capsys.readouterr().out) == {"passed": True, "rejected": [], "exit_code": 0}
-    cli.main(["export", "theirs:setup", saved, "--out", "model.pt2"])
-    assert (folder / "model.pt2").is_file()
+    cli.main(["export", "theirs:counted", saved, "--out", "model.pt2"])
+    assert (folder / "model.pt2").is_file() and (folder / "calls").read_text() == "once "
+    code, err = failure(capsys, "export", "theirs:net", saved)
+    assert code == 2 and "test or train of theirs:net" in err
 
 
 def test_a_diagnosis_that_fails_has_an_exit_code(monkeypatch: pytest.MonkeyPatch, saved: str) -> None:
@@ -355,7 +373,7 @@ def test_completion_knows_commands_and_their_options(capsys: pytest.CaptureFixtu
 def test_help_and_version_come_without_torch(folder: Path) -> None:
     code = (
         "import sys\nfrom lapwing.cli import main\n"
-        "for words in (['--help'], ['fit', '--help'], ['gp', '--help'], ['--version']):\n"
+        "for words in (['--help'], ['fit', '--help'], ['gp', '--help'], ['completion', 'bash'], ['--version']):\n"
         "    try:\n        main(words)\n    except SystemExit as end:\n        assert not end.code\n"
         "print({'torch', 'numpy'} & set(sys.modules))\n"
     )
@@ -366,34 +384,46 @@ def test_help_and_version_come_without_torch(folder: Path) -> None:
     assert all(f"lapwing {name}" in said for name in ("fit", "gp fit", "gp predict")) and "--structure" in said
 
 
-def test_a_process_of_its_own_in_another_folder(folder: Path) -> None:
-    (folder / "else").mkdir()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    words = ["fit", "theirs:pair", "--structure", "diagonal", "--tune", "none", "--json"]
-    options: dict[str, Any] = {"cwd": folder / "else", "env": environment, "text": True, "capture_output": True}
-    ran = subprocess.run([sys.executable, "-m", "lapwing", *words], check=True, **options)
-    assert json.loads(ran.stdout)["weights"] == 31
-    assert (folder / "else" / "runs" / "fit" / "posterior.safetensors").is_file()
+def test_completion_tells_the_options_that_functions_take() -> None:
+    for name, command in COMMANDS.items():
+        function = getattr(importlib.import_module(f"lapwing.cli.{command.module}"), command.function)
+        kinds = get_type_hints(function)
+        expected = list[str]()
+        for parameter in inspect.signature(function).parameters.values():
+            kind = kinds[parameter.name]
+            own = [parameter.name] if parameter.kind is parameter.KEYWORD_ONLY else []
+            expected += [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else own
+        assert options_of(name) == [f"--{each.replace('_', '-')}" for each in expected]
+
+
+def test_a_stream_in_another_encoding_changes_no_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (["fit", "theirs:pair", "--structure", "blok"], ["fit", "theirs:pair", "--nope", "3"]):
+        expected = failure(capsys, *words)
+        with monkeypatch.context() as there:
+            there.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+            assert failure(capsys, *words) == expected
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="latin-1")
+    say("24 × 24 pixels, γ = 3", stream)
+    stream.flush()
+    assert written.getvalue().decode("latin-1") == "24 × 24 pixels, ? = 3\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fti"], "Got 'fti'. Try lapwing fit"),
         (["gp", "fti"], "Got 'gp fti'. Try lapwing gp fit"),
         (["fit"], "Missing from lapwing fit"),
-        (["fit", "theirs:pair", "--structure", "block"], "invalid choice 'block'"),
-        (["fit", "theirs:pair", "--nope", "3"], "Unrecognized options: --nope"),
         (["fit", "theirs:pair", "--rank", "many"], "--rank"),
         (["fit", "theirs:pair", "--rank", "3"], "--rank with --structure kfac, low-rank, nystrom"),
-        (["fit", "theirs:net", "--train", "nothere.csv"], "no file nothere.csv"),
         (["fit", "theirs:net", "--train", "theirs.py"], "Got theirs.py. Try numpy.savez"),
         (["fit", "theirs:net", "--train", "empty"], "images in empty"),
         (["fit", "theirs:net", "--train", "no_x.npz"], "an array x of inputs"),
         (["fit", "theirs:net", "--train", "uneven.npz"], "a target for each of the 3 inputs"),
         (["fit", "theirs:net", "--train", "words.csv"], "finite numbers in column 'v'. Got 'blue'"),
         (["fit", "theirs:net", "--train", "real.npz", "--likelihood", "categorical"], "a target 0.5. Try --likelihood"),
-        (["fit", "theirs:net", "--train", "wide.npz"], "inputs that the network takes"),
         (["fit", "theirs:pair", "--config", "nothere.toml"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "theirs.py"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "date.toml"], "a text, a number, true or false"),
@@ -411,9 +441,7 @@ def test_a_process_of_its_own_in_another_folder(folder: Path) -> None:
         (["predict", "theirs:net", "nothere.safetensors"], "no test"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.csv"], "theirs.py"),
         (["predict", "theirs:setup", "theirs.py", "--out", "p.txt"], "Try --out p.csv"),
-        (["predict", "theirs:setup", "theirs.py", "--level", "2"], "level between 0 and 1"),
         (["tune", "theirs:pair", "nothere.safetensors", "--by", "validation"], "no validation"),
-        (["completion", "tcsh"], "invalid choice 'tcsh'"),
     ],
 )
 def test_a_wrong_input_is_one_sentence(
@@ -423,7 +451,6 @@ def test_a_wrong_input_is_one_sentence(
     np.savez(folder / "no_x.npz", y=np.zeros(3))
     np.savez(folder / "uneven.npz", x=np.zeros((3, 3)), y=np.zeros(2, dtype=int))
     np.savez(folder / "real.npz", x=np.zeros((3, 3)), y=np.array([0, 1, 0.5]))
-    np.savez(folder / "wide.npz", x=np.zeros((3, 5)), y=np.array([0, 1, 2]))
     np.savez(folder / "swapped.npz", x=np.zeros((3, 3), dtype=">f8"), y=np.array([0, 1, 0.5], dtype=">f8"))
     (folder / "words.csv").write_text("u,v,w,y\n1,blue,3,0\n")
     (folder / "date.toml").write_text("out = 2026-01-01\n")
@@ -445,22 +472,15 @@ def test_a_wrong_input_is_one_sentence(
     [
         (["fit", "theirs"], "Expected a function as module:function"),
         (["fit", "./theirs.py:setup"], "the module's name without .py"),
-        (["fit", "nothere:setup"], "No module named 'nothere'. Try calling lapwing from the folder"),
-        (["fit", "theirs:nothere"], "theirs.py. Try one of its functions: "),
         (
             ["evaluate", "theirs:setup", "nothere.safetensors"],
             "no file nothere.safetensors. Try its path",
         ),
-        (["evaluate", "theirs:setup", "."], "no file ."),
         (["fit", "theirs:swapped"], "the model that theirs:swapped returns to be of type Module. Got a tuple"),
-        (
-            ["fit", "theirs:pair", "--out", "theirs.py"],
-            "theirs.py to be read or written. Got 'File exists'",
-        ),
         (["fit", "theirs:alone"], "no train"),
         (["fit", "theirs:needy"], "a function without arguments"),
-        (["fit", "theirs:nothing"], "a tuple or a mapping. Got a Sequential"),
-        (["fit", "theirs:pair", "--tune", "validation"], "no validation"),
+        (["fit", "theirs:nothing"], "no train. Try --train FILE, or a mapping"),
+        (["fit", "theirs:data_alone"], "a tuple or a mapping. Got a Tensor"),
         (["compare", "theirs:typo"], "tests, no test"),
         (["fit", "theirs:bad"], "finite inputs"),
         (["report", "nothere.json"], "Expected a JSON file of results"),
@@ -481,20 +501,46 @@ def test_an_interrupt_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("code", "error"),
+    ("code", "said", "error"),
     [
-        ("def setup():\n    return 1 / 0\n", ZeroDivisionError),
-        ("import math\nmath.none\n", AttributeError),
-        ("import not_installed\n", ModuleNotFoundError),
+        ("def setup():\n    return 1 / 0\n", "ZeroDivisionError: division by zero, from line 2", ZeroDivisionError),
+        ("import math\nmath.none\n", "'none', from line 2", AttributeError),
+        ("import not_installed\n", "No module named 'not_installed', from line 1", ModuleNotFoundError),
+        (
+            "def setup():\n    return open('lost')\n",
+            "No such file or directory: 'lost', from line 2",
+            FileNotFoundError,
+        ),
+        ("def setup(:\n", "SyntaxError: ", SyntaxError),
     ],
 )
-def test_an_error_of_the_user_is_not_hidden(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception]
+def test_an_error_of_the_user_is_one_sentence_and_all_of_it_on_demand(
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    said: str,
+    error: type[Exception],
 ) -> None:
-    monkeypatch.delitem(sys.modules, "broken", raising=False)
     (folder / "broken.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    ended, err = failure(capsys, "fit", "broken:setup")
+    assert (ended, err.count("\n")) == (1, 1) and said in err and "broken.py, your own code" in err
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
     with pytest.raises(error):
-        cli.main(["fit", "broken:setup"])
+        cli.main(["fit", "broken:setup", "--traceback"])
+
+
+def test_a_mistake_of_lapwings_own_is_not_taken_for_one_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, saved: str
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        int("of lapwing")
+
+    monkeypatch.setattr(own_code, "INSTALLED", (Path(__file__).parent, *own_code.INSTALLED))
+    monkeypatch.setattr(lw, "diagnose", broken)
+    with pytest.raises(ValueError, match="of lapwing"):
+        cli.main(["diagnose", "theirs:net", saved])
 
 
 def test_the_users_function_may_import_from_the_folder(capsys: pytest.CaptureFixture[str], folder: Path) -> None:

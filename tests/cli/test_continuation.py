@@ -86,6 +86,9 @@ def test_the_command_reads_a_scan_and_says_the_angles(
     assert (given["count"], given["candidates"], given["criterion"]) == (1, 180, "eig")
     said = capsys.readouterr().out
     assert "next angles  1.2500 radians" in said and "held out     1.25," in said and "1 is noise alone" in said
+    main(["ct", "propose", str(tmp_path / "scan.npz"), *flags[:-1], str(tmp_path / "again"), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["next_angles"] == [1.25] and told["results"] == str(tmp_path / "again" / "results.json")
 
 
 def test_what_cannot_be_continued_is_a_sentence(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_arrays_are_columns(folder: Path) -> None:
     ("arguments", "content", "message"),
     [
         (["fit", "data.csv", "--target", "y"], "", "finite numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
-        (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "none or several of z"),
-        (["fit", "data.csv", "--target", "z"], "", "none or several of z. Try names among width, a, b, town, y."),
+        (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "a column 'z' in data.csv, the --target"),
+        (["fit", "data.csv", "--target", "z"], "", "Got columns width, a, b, town, y. Try --target y."),
         (
             ["fit", "data.csv", "--target", "y", "--columns", "y", "width"],
             "",

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lapwing.ground.errors import ConfigError, ShapeError
 from lapwing.linalg import Dense
 from lapwing.linear.evidence import LogEvidence, NewtonStep
 from lapwing.linear.log_det_ratio import (
@@ -17,7 +18,7 @@ from lapwing.linear.log_det_ratio import (
 )
 from tests.linalg.cases import spd
 from tests.linear.test_log_det_ratio import ALPHA, CURVATURES, GROUP, SCALE, D, every_curvature
-from tests.posterior_cases import normal
+from tests.posterior_cases import normal, refused
 
 
 def evidence_of(complexity: Complexity, shift: NewtonStep | None = None) -> LogEvidence:
@@ -30,6 +31,21 @@ def test_gradients_of_the_evidence(name: str) -> None:
     evidence = evidence_of(complexity_of(CURVATURES[name][0], GROUP))
     point = (ALPHA.clone().requires_grad_(), SCALE.clone().requires_grad_())
     assert torch.autograd.gradcheck(evidence.log_marginal, point)
+
+
+def test_numbers_are_taken_as_they_are_and_one_is_for_all_groups() -> None:
+    evidence = evidence_of(complexity_of(CURVATURES["dense"][0], GROUP))
+    both = torch.full_like(ALPHA, 0.7)
+    for function in (evidence.log_marginal, evidence.log_joint, evidence.effective_dimensions):
+        expected = function(both, SCALE)
+        for alpha in (0.7, [0.7, 0.7], torch.tensor(0.7, dtype=torch.float64)):
+            torch.testing.assert_close(function(alpha, float(SCALE)), expected)
+    with refused(ConfigError, "positive finite prior precisions"):
+        evidence.log_marginal(-1.0, 1.0)
+    with refused(ConfigError, "positive finite noise precisions"):
+        evidence.log_marginal(1.0, 0.0)
+    with refused(ShapeError, "prior precisions [2]"):
+        evidence.log_marginal([1.0, 1.0, 1.0], 1.0)
 
 
 @every_curvature

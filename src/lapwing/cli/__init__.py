@@ -23,6 +23,9 @@ from typing import Any
 from lapwing.cli.say import say
 from lapwing.cli.words import COMMANDS, Command, help_of, meant
 
+OWN = 1
+"""Exit code of an error in the user's own code."""
+
 BAD = 2
 """Exit code of wrong input."""
 
@@ -31,7 +34,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; an error of lapwing is one line on stderr and exit code 2.
+    """Run a command; an error of lapwing is one line on stderr and exit code 2, one of your own code exit code 1.
 
     Args:
         arguments: What was typed; ``None`` takes ``sys.argv``.
@@ -75,7 +78,8 @@ def _surroundings() -> Generator[None]:
 def _run(name: str, command: Command, words: list[str]) -> int:
     """Run one command, and the exit code of it."""
     as_json = "--json" in words
-    words = [word for word in words if word != "--json"]
+    whole = "--traceback" in words
+    words = [word for word in words if word not in ("--json", "--traceback")]
     try:
         call = _parsed(name, command, _configured(name, words))
         if not as_json:
@@ -87,18 +91,34 @@ def _run(name: str, command: Command, words: list[str]) -> int:
     except KeyboardInterrupt:
         say("lapwing: interrupted", sys.stderr)
         return INTERRUPTED
-    except OSError as error:
+    except Exception as error:
+        if whole:
+            raise
+        return _failed(error)
+
+
+def _failed(error: Exception) -> int:
+    """Say an error in one line, and the exit code of it; what is a mistake of lapwing's goes on as it is.
+
+    Raises:
+        Exception: The error, where it is neither lapwing's own word nor an error of a file or of the user's code.
+    """
+    from lapwing.cli.own_code import place_of, told
+    from lapwing.ground.errors import LapwingError
+
+    if isinstance(error, LapwingError):
+        say(f"lapwing: {error}", sys.stderr)
+        return BAD
+    place = place_of(error)
+    if place is not None:
+        say(f"lapwing: {told(error, place)}", sys.stderr)
+        return OWN
+    if isinstance(error, OSError):
         file = error.filename or "a file"
         said = error.strerror or str(error)
         say(f"lapwing: Expected {file} to be read or written. Got {said!r}. Try another path.", sys.stderr)
         return BAD
-    except Exception as error:
-        from lapwing.ground.errors import LapwingError
-
-        if not isinstance(error, LapwingError):
-            raise
-        say(f"lapwing: {error}", sys.stderr)
-        return BAD
+    raise error
 
 
 def _code(told: Any) -> int:
@@ -136,16 +156,22 @@ def _parsed(name: str, command: Command, words: list[str]) -> Callable[[], Any]:
 
 ALL = (
     "--json, of every command, prints the result as one JSON object on stdout and the words on stderr; --config FILE "
-    "takes options from a TOML file, which those typed go before."
+    "takes options from a TOML file, which those typed go before; --traceback shows where an error comes from."
 )
 """What all commands take."""
 
 
 def _sentence(box: str) -> str:
-    """What a box of tyro's says before its first rule, on one line."""
+    """What a box of tyro's says before its first rule, on one line.
+
+    Where stdout is not in UTF-8 there is no box: the title stands alone, and rules of hyphens are above and below.
+    """
     lines = [line.strip("│ ") for line in box.splitlines() if not line.startswith(("╭", "╰"))]
-    rule = next((k for k, line in enumerate(lines) if line.startswith("─")), len(lines))
-    said = " ".join(" ".join(lines[:rule]).split())
+    rules = [k for k, line in enumerate(lines) if line and not line.strip("─-")]
+    titled = rules[:1] == [1] and "╭" not in box
+    first = 2 if titled else 0
+    last = next((k for k in rules if k >= first), len(lines))
+    said = " ".join(" ".join(lines[first:last]).split())
     return said if said.endswith(".") else f"{said}."
 
 

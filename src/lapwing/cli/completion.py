@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import inspect
-from typing import Any, Literal, get_type_hints
+import ast
+from pathlib import Path
+from typing import Any, Literal
 
 from lapwing.cli.say import say
 from lapwing.cli.words import COMMANDS
@@ -27,7 +26,7 @@ _lapwing() {
 CASES
   esac
   case "$word" in
-    -*) COMPREPLY=($(compgen -W "$options --json --config --help" -- "$word"));;
+    -*) COMPREPLY=($(compgen -W "$options --json --config --traceback --help" -- "$word"));;
     *) COMPREPLY=($(compgen -f -- "$word"));;
   esac
 }
@@ -57,19 +56,41 @@ def script_of() -> str:
 
 
 def options_of(name: str) -> list[str]:
-    """The options of a command, those of its dataclasses among them.
+    """The options of a command, those of its dataclasses among them, as its source has them.
+
+    A shell that asks at every start must not wait for torch, which importing the command would load.
 
     Args:
         name: What is typed.
     """
     command = COMMANDS[name]
-    function = getattr(importlib.import_module(f"lapwing.cli.{command.module}"), command.function)
-    hints = get_type_hints(function)
+    module = _tree(command.module)
+    function = next(node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == command.function)
     found = list[str]()
-    for parameter in inspect.signature(function).parameters.values():
-        kind = hints[parameter.name]
-        if dataclasses.is_dataclass(kind):
-            found += [field.name for field in dataclasses.fields(kind)]
-        elif parameter.kind is parameter.KEYWORD_ONLY:
-            found.append(parameter.name)
+    for argument in function.args.kwonlyargs:
+        kind = argument.annotation
+        group = _class(kind.id, module) if isinstance(kind, ast.Name) else None
+        found += [argument.arg] if group is None else _fields(group)
     return [f"--{each.replace('_', '-')}" for each in found]
+
+
+def _tree(module: str) -> ast.Module:
+    """The source of a module of ``lapwing.cli``."""
+    return ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+
+
+def _class(name: str, module: ast.Module) -> ast.ClassDef | None:
+    """A class of a module of ``lapwing.cli``, or one it imports from another; ``None`` for those of elsewhere."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and name in [each.name for each in node.names]:
+            package, _, own = (node.module or "").rpartition(".")
+            return _class(name, _tree(own)) if package == "lapwing.cli" else None
+    return None
+
+
+def _fields(group: ast.ClassDef) -> list[str]:
+    """The fields of a dataclass."""
+    named = [node.target for node in group.body if isinstance(node, ast.AnnAssign)]
+    return [target.id for target in named if isinstance(target, ast.Name)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -137,7 +137,7 @@ def reconstruct(
     samples: int = 64,
     seed: int = 0,
     out: Path = Path("runs/ct/reconstruct"),
-) -> None:
+) -> dict[str, Any]:
     """Reconstruct an image from a sinogram, and save it.
 
     Args:
@@ -166,8 +166,7 @@ def reconstruct(
         check_one_slice(geometry)
         make_folder(out, "image.npy", "std.npy", "results.json", "reconstruction.png", "report.html")
         effort = ImagingEffort(steps=steps, samples=samples)
-        _with_error_bars(measured, noise_of(measured, noise_std), effort, seed, out)
-        return
+        return _with_error_bars(measured, noise_of(measured, noise_std), effort, seed, out)
     make_folder(out, "image.npy", "image.png")
     say(f"sinogram     {' × '.join(map(str, y.shape))}")
     if method == "fbp":
@@ -180,20 +179,24 @@ def reconstruct(
         say(f"steps        {found.iterations}, to a residual of {float(found.residual):.2g}")
     say(f"image        {' × '.join(map(str, image.shape))}, from {float(image.min()):.3g} to {float(image.max()):.3g}")
     np.save(out / "image.npy", image.numpy())
-    say(f"saved        {', '.join(map(str, [out / 'image.npy', *write_picture(image, out / 'image.png')]))}")
+    files = list(map(str, [out / "image.npy", *write_picture(image, out / "image.png")]))
+    say(f"saved        {', '.join(files)}")
+    return {"image": files[0], "files": files, "shape": list(image.shape), "method": method}
 
 
 def _with_error_bars(
     measured: Measured, noise_std: float | Tensor, effort: ImagingEffort, seed: int, out: Path
-) -> None:
-    """The image of a deep image prior, its error bars, and their page."""
+) -> dict[str, Any]:
+    """The image of a deep image prior, its error bars, and their page: what was written, and how good it is."""
     say(f"sinogram     {' × '.join(map(str, measured.sinogram.shape))}")
     found = reconstructed(measured.geometry, measured.sinogram, noise_std, out=out, effort=effort, seed=seed)
     height, width = found["settings"]["pixels"]
     say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say(f"image        {height} × {width}, standard deviation of a pixel {found['std']:.3g} in the mean")
-    files = ", ".join(str(out / name) for name in ("image.npy", "std.npy", "report.html"))
-    say(f"saved        {files}: {found['seconds']:.0f} seconds")
+    files = [str(out / name) for name in ("image.npy", "std.npy", "report.html")]
+    say(f"saved        {', '.join(files)}: {found['seconds']:.0f} seconds")
+    told = {name: found[name] for name in ("held_out", "std", "seconds")}
+    return {"image": files[0], "files": files, "shape": [height, width], "method": "dip"} | told
 
 
 def propose(
@@ -207,7 +210,7 @@ def propose(
     noise_std: float | None = None,
     seed: int = 0,
     out: Path = Path("runs/ct/propose"),
-) -> None:
+) -> dict[str, Any]:
     """Propose the next angles of a scan that is still running, by what it has measured so far.
 
     Args:
@@ -235,9 +238,11 @@ def propose(
     say(f"held out     {found['held_out']:.3g}, the squared misfit of rays held out over the noise's; 1 is noise alone")
     say("next angles  " + ", ".join(f"{angle:.4f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
+    told = {name: found[name] for name in ("next_angles", "held_out", "seconds")}
+    return {"results": str(out / "results.json"), "criterion": criterion} | told
 
 
-def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False) -> None:
+def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False) -> dict[str, Any]:
     """Scan a generated walnut, reconstruct it three ways, give it error bars, and propose the next angles.
 
     Args:
@@ -254,6 +259,8 @@ def demo(*, out: Path = Path("runs/ct/demo"), seed: int = 0, quick: bool = False
     say(f"log density  {marginal:.3f} nats a pixel, {patches:.3f} by patches")
     say("next angles  " + ", ".join(f"{angle:.3f}" for angle in found["next_angles"]) + " radians")
     say(f"saved        {out / 'results.json'}, {out / 'report.html'}: {found['seconds']:.0f} seconds")
+    told = {name: found[name] for name in ("psnr", "coverage", "next_angles", "seconds")}
+    return {"results": str(out / "results.json")} | told
 
 
 def noise_of(measured: Measured, known: float | None) -> float | Float[Tensor, "angles *bins"]:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lapwing.cli.table import names_of, read_table
+from lapwing.cli.table import names_of, no_target, read_table
 from lapwing.ground.arrays import read_arrays
 from lapwing.ground.errors import ConfigError, DataError
 
@@ -22,17 +22,18 @@ TABLES = (".csv", ".parquet")
 """How the names of tables end."""
 
 
-def read_data(source: str, *, target: str, law: str, model: Any) -> Any:
-    """Inputs and targets of a file, ``(x, y)``, or the inputs alone where it has no targets.
+def read_data(source: str, *, target: str, law: str, model: Any, inputs_alone: bool = False) -> Any:
+    """Inputs and targets of a file, ``(x, y)``, or the inputs alone where it has no targets and may have none.
 
     Args:
         source: An ``.npz`` of ``x`` and ``y``, a table, or a folder of images.
         target: The column of a table that is predicted.
         law: What targets are; see ``as_targets``.
         model: The network, whose dtype inputs take.
+        inputs_alone: Whether targets may be absent.
 
     Raises:
-        DataError: If there is no such file, or it holds something else.
+        DataError: If there is no such file, it holds something else, or it has no targets.
         ConfigError: If it is none of these kinds.
     """
     path = Path(source)
@@ -51,9 +52,22 @@ def read_data(source: str, *, target: str, law: str, model: Any) -> Any:
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if inputs.is_floating_point():
         inputs = inputs.to(torch.get_default_dtype() if parameter is None else parameter.dtype)
+    if y is None and not inputs_alone:
+        raise _without_targets(path, target)
     if y is None:
         return inputs
     return inputs, as_targets(torch.as_tensor(y), law, like=inputs)
+
+
+def _without_targets(path: Path, target: str) -> DataError:
+    """What to say of a file that has inputs alone."""
+    if path.is_dir():
+        return DataError(
+            f"a folder in {path} for each class", "images alone", "a folder named as the class around them"
+        )
+    if path.suffix == ".npz":
+        return DataError(f"an array y of targets in {path}", "x alone", "numpy.savez(x=x, y=y)")
+    return no_target(path, target)
 
 
 def names_in(source: str, target: str) -> dict[str, list[str]]:

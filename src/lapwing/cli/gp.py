@@ -13,7 +13,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.cli.say import make_folder, say
-from lapwing.cli.table import names_of, read_table, write_table
+from lapwing.cli.table import names_of, no_target, read_table, write_table
 from lapwing.gp import GPPosterior
 from lapwing.gp.kernels.base import Kernel
 from lapwing.gp.kernels.stationary import RBF, Matern
@@ -42,7 +42,7 @@ def fit(
     out: Path = Path("runs/gp/fit"),
     held_out: float = 0.1,
     seed: int = 0,
-) -> None:
+) -> dict[str, Any]:
     """Fit a Gaussian process to a table, choose its hyper-parameters, and save it.
 
     Args:
@@ -58,7 +58,10 @@ def fit(
     if target in columns:
         expected = f"other columns than {target!r}, the target, to predict it from"
         raise ConfigError(expected, f"--columns {' '.join(columns)}", "--columns without it, or another --target")
-    names = [name for name in columns or names_of(data) if name != target]
+    there = names_of(data)
+    if len(there) > 1 and target not in there:
+        raise no_target(data, target)
+    names = [name for name in columns or there if name != target]
     table = read_table(data, [*names, target])
     if not names or len(table) < 4:
         got = f"{len(table)} rows of {', '.join([*names, target][:9])}"
@@ -70,14 +73,20 @@ def fit(
     test = order[:count]
     train = order[count:]
     posterior: Any = lw.tune(_recipe(kernel, x[train], y[train], seed).fit((x[train], y[train])))
-    say(str(write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")))
-    say(f"log evidence  {float(posterior.log_marginal()):.6g} nats")
+    page = write_regression_report(posterior, (x[test], y[test]), names, target, out / "report.html")
+    evidence = float(posterior.log_marginal())
+    say(str(page))
+    say(f"log evidence  {evidence:.6g} nats")
     saved = out / "posterior.safetensors"
     lw.save(posterior.updated((x[test], y[test])), saved, notes={"columns": names, "target": target})
     say(f"saved         {saved}")
+    counts = {"rows": len(train), "held_out": count}
+    return {"posterior": str(saved), "page": str(page), "log_evidence": evidence, "columns": names} | counts
 
 
-def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict"), level: float = 0.95) -> None:
+def predict(
+    posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict"), level: float = 0.95
+) -> dict[str, Any]:
     """Predict the rows of a table: mean, standard deviation and interval of the target, noise included.
 
     Args:
@@ -106,8 +115,11 @@ def predict(posterior: Path, data: Path, /, *, out: Path = Path("runs/gp/predict
         prediction: Any = process.predict(rows)
         parts.append(torch.cat([prediction.mean, prediction.std, *prediction.interval(level)], 1))
     found = torch.cat(parts).mT.numpy()
-    write_table(out / "predictions.csv", dict(zip(("mean", "std", "low", "high"), found, strict=True)))
-    say(f"{out / 'predictions.csv'}: {len(table)} rows, intervals at {100 * level:g} %")
+    file = out / "predictions.csv"
+    told = ("mean", "std", "low", "high")
+    write_table(file, dict(zip(told, found, strict=True)))
+    say(f"{file}: {len(table)} rows, intervals at {100 * level:g} %")
+    return {"predictions": str(file), "rows": len(table), "columns": list(told), "level": level}
 
 
 def _tensors(table: np.ndarray) -> tuple[Float[Tensor, "n p"], Float[Tensor, " n"]]:

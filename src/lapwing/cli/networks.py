@@ -227,9 +227,9 @@ def predict(
 def _with_inputs(setup: str, inputs: str | None, files: Files) -> dict[str, Any]:
     """The task of a user's function; its test data are the inputs, where they are named."""
     if inputs is None:
-        return read(setup, "test", files=files, alone=True)
-    task = read(setup, files=files, alone=True)
-    task["test"] = files.read(inputs, task["model"])
+        return read(setup, "test", files=files, inputs_alone=True)
+    task = read(setup, files=files, inputs_alone=True)
+    task["test"] = files.read(inputs, task["model"], inputs_alone=True)
     return task
 
 
@@ -266,7 +266,7 @@ def diagnose(
         samples: Draws that are tested.
         seed: Of the draws.
     """
-    task = read(setup, files=data, alone=True)
+    task = read(setup, files=data, inputs_alone=True)
     loaded = loaded_for(posterior, task, data)
     found = lw.diagnose(loaded, samples, generator=seed)
     say(str(found))
@@ -291,9 +291,14 @@ def export(
         out: The file: .pt2 for torch.export.load, .onnx for ONNX Runtime.
     """
     from lapwing.ground.data.sources import inputs_of
+    from lapwing.ground.errors import ConfigError
 
-    task = read(setup, files=data)
-    source = task["test"] if "test" in task else read(setup, "train", files=data)["train"]
+    task = read(setup, files=data, inputs_alone=True)
+    source = task.get("test", task.get("train"))
+    if source is None:
+        got = f"{', '.join(task)} alone"
+        hint = "--test FILE, or one of them in what it returns"
+        raise ConfigError(f"test or train of {setup}, whose inputs tell what the program takes", got, hint)
     loaded: Any = loaded_for(posterior, task, data)
     make_room(out)
     example = next(iter(inputs_of(source, task.get("unpack"))))

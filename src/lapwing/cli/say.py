@@ -8,8 +8,10 @@ from typing import Any
 
 
 def say(text: str, stream: Any = None) -> None:
-    """Write a line to stdout, or to another stream."""
-    (stream or sys.stdout).write(text + "\n")
+    """Write a line to stdout, or to another stream; what its encoding lacks is a question mark there."""
+    stream = stream or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "replace").decode(encoding) + "\n")
 
 
 def make_folder(out: Path, *names: str) -> None:

@@ -61,18 +61,20 @@ class Files:
         named = {"train": self.train, "validation": self.validation, "test": self.test, "ood": self.ood}
         return {name: source for name, source in named.items() if source is not None}
 
-    def read(self, source: str, model: Any) -> Any:
+    def read(self, source: str, model: Any, *, inputs_alone: bool = False) -> Any:
         """The data of a source, a file or ``module:function``, for a network.
 
         Args:
             source: As it was given.
             model: The network.
+            inputs_alone: Whether targets may be absent.
         """
         from lapwing.cli.files import read_data
 
         if is_function(source):
             return function_of(source)()
-        return read_data(source, target=self.target, law=self.likelihood, model=model)
+        options: dict[str, Any] = {"target": self.target, "law": self.likelihood, "inputs_alone": inputs_alone}
+        return read_data(source, model=model, **options)
 
     def names(self) -> dict[str, list[str]]:
         """By which names the numbers of the training data go, see ``names_in``.
@@ -105,14 +107,14 @@ FROM_SETUP = Files()
 """No files: the function returns the data."""
 
 
-def read(setup: str, *needed: str, files: Files | None = None, alone: bool = False) -> dict[str, Any]:
+def read(setup: str, *needed: str, files: Files | None = None, inputs_alone: bool = False) -> dict[str, Any]:
     """What a user's function returns, by name, and the data of files.
 
     Args:
         setup: ``module:function``.
         needed: Names the command cannot do without, besides the model.
         files: Data from elsewhere, and what their targets are.
-        alone: Whether the function may return the model and nothing else.
+        inputs_alone: Whether files may hold no targets.
 
     Raises:
         ConfigError: If there is no such function, or it returns something else.
@@ -124,7 +126,7 @@ def read(setup: str, *needed: str, files: Files | None = None, alone: bool = Fal
     files = files or Files()
     files.names()
     result = function_of(setup)()
-    if isinstance(result, torch.nn.Module) and (alone or files.given):
+    if isinstance(result, torch.nn.Module):
         result = {"model": result}
     if not isinstance(result, Mapping | tuple):
         raise ConfigError(
@@ -134,12 +136,14 @@ def read(setup: str, *needed: str, files: Files | None = None, alone: bool = Fal
     if files.likelihood != "auto":
         task["likelihood"] = _likelihood(files.likelihood)
     for name, source in files.given.items():
-        task[name] = files.read(source, task.get("model"))
-    wrong = sorted(set(task) - set(NAMES)) + [f"no {each}" for each in ("model", *needed) if each not in task]
-    if wrong:
-        raise ConfigError(
-            f"{setup} to return {', '.join(('model', *needed))}", ", ".join(wrong), f"a mapping with names of {NAMES}"
-        )
+        task[name] = files.read(source, task.get("model"), inputs_alone=inputs_alone or name == "ood")
+    unknown = sorted(set(task) - set(NAMES))
+    missing = [each for each in ("model", *needed) if each not in task]
+    if unknown or missing:
+        got = ", ".join(unknown + [f"no {each}" for each in missing])
+        by_file = "".join(f"--{each} FILE, " for each in missing if each != "model")
+        hint = f"{by_file}{'or ' * bool(by_file)}a mapping with names of {', '.join(NAMES)}"
+        raise ConfigError(f"{setup} to return {', '.join(('model', *needed))}", got, hint)
     check_kind(f"the model that {setup} returns", task["model"], (torch.nn.Module,), "return model, train")
     return task
 

@@ -58,6 +58,18 @@ def read_table(path: Path, columns: Sequence[str]) -> np.ndarray:
     return values
 
 
+def no_target(path: Path, target: str) -> DataError:
+    """What to say of a table that lacks the column ``--target``.
+
+    Args:
+        path: The table.
+        target: What the column should be called.
+    """
+    names = names_of(path)
+    hint = f"--target {names[-1]}" if names else "a first line that names the columns"
+    return DataError(f"a column {target!r} in {path}, the --target", f"columns {', '.join(names[:9])}", hint)
+
+
 def write_table(path: Path, columns: dict[str, Any]) -> None:
     """A table with a name for each column: CSV, each number with as many digits as it has, parquet, or arrays.
 

@@ -107,6 +107,7 @@ EVERY = """\
 Every command takes
   --json          one JSON object on stdout, the words on stderr
   --config FILE   options from a TOML file; those that are typed go before
+  --traceback     where an error comes from, call by call
 
 exit codes: 0 done, 1 an error of your own code, 2 wrong input, said in one line, 3 a diagnosis not passed,
 130 interrupted"""

@@ -7,15 +7,24 @@ with Λ = s G + A, A = α_g on the weights of group g, and s the noise precision
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.errors import ShapeError, precisions_of
+from lapwing.ground.precision import wide_like
 from lapwing.linalg import Structured
 from lapwing.linear.log_det_ratio import Complexity
+
+Precisions: TypeAlias = Float[Tensor, "*g"] | Sequence[float] | float
+"""Of each group of weights, or one for all."""
+
+Scale: TypeAlias = Float[Tensor, ""] | float
+"""The noise precision relative to the one that the curvature was computed with."""
 
 
 @final
@@ -41,14 +50,47 @@ class LogEvidence:
     observations: float
     shift: NewtonStep | None = None
 
-    def log_marginal(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Log evidence in nats, differentiable in both arguments."""
-        return self.log_joint(precisions, scale) - 0.5 * self.complexity.log_det_ratio(precisions, scale)
+    def log_marginal(self, precisions: Precisions, scale: Scale) -> Float[Tensor, ""]:
+        """Log evidence in nats, equation 9, differentiable in both arguments where they are tensors.
 
-    def log_joint(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        Args:
+            precisions: α, one for each group or one for all, 1 / weight².
+            scale: s, the noise precision over the one G was computed with; 1 where the likelihood has no noise.
+
+        Raises:
+            ConfigError: If a number is not positive and finite.
+            ShapeError: If there are more or fewer precisions than groups.
+
+        Example:
+            >>> import lapwing as lw
+            >>> model, x, y = torch.nn.Linear(2, 3), torch.randn(20, 2), torch.arange(20) % 3
+            >>> evidence = lw.Laplace(lw.Categorical(), structure=lw.Full()).fit(model, (x, y)).evidence
+            >>> bool(evidence.log_marginal(1e-9, 1.0) < evidence.log_marginal(1.0, 1.0))
+            True
+        """
+        alpha, s = self._tensors(precisions, scale)
+        return self.log_joint(alpha, s) - 0.5 * self.complexity.log_det_ratio(alpha, s)
+
+    def log_joint(self, precisions: Precisions, scale: Scale) -> Float[Tensor, ""]:
         """``log p(y | θ) - ½ Σ_g α_g |θ_g|²``, nats: the evidence but for its charge for what the data determined."""
-        misfit, norms = self.fit(precisions, scale)
-        return self.log_likelihood(misfit, scale) - 0.5 * (precisions * norms).sum()
+        alpha, s = self._tensors(precisions, scale)
+        misfit, norms = self.fit(alpha, s)
+        return self.log_likelihood(misfit, s) - 0.5 * (alpha * norms).sum()
+
+    def _tensors(self, precisions: Precisions, scale: Scale) -> tuple[Float[Tensor, " g"], Float[Tensor, ""]]:
+        """A precision for each group, and the noise; what came as tensors keeps its graph."""
+        groups = len(self.square_norms)
+        alpha = self._tensor(precisions, "prior", "log_marginal(1.0, 1.0)")
+        if alpha.numel() == 1:
+            alpha = alpha.reshape(1).expand(groups)
+        if list(alpha.shape) != [groups]:
+            hint = "one for each group of the prior, or one for all"
+            raise ShapeError(f"prior precisions [{groups}]", f"{list(alpha.shape)}", hint)
+        return alpha, self._tensor(scale, "noise", "a scale of 1.0").reshape(())
+
+    def _tensor(self, given: Precisions, whose: str, hint: str) -> Tensor:
+        """Numbers as a tensor beside those of the evidence."""
+        return given if isinstance(given, Tensor) else precisions_of(whose, given, hint).to(**wide_like(self.sizes))
 
     def log_likelihood(self, misfit: Tensor, scale: Tensor) -> Tensor:
         """Log likelihood when the squared error is ``misfit`` and the noise precision is scaled by s."""
@@ -61,9 +103,9 @@ class LogEvidence:
             return scale.new_tensor(self.misfit), self.square_norms
         return self.shift.fit(self.misfit, precisions, scale)
 
-    def effective_dimensions(self, precisions: Float[Tensor, " g"], scale: Float[Tensor, ""]) -> Float[Tensor, " g"]:
+    def effective_dimensions(self, precisions: Precisions, scale: Scale) -> Float[Tensor, " g"]:
         """``γ_g = d_g - α_g tr(Λ⁻¹)_g``: directions of each group the data determined (MacKay 1992, equation 4.9)."""
-        return self.complexity.effective_dimensions(precisions, scale)
+        return self.complexity.effective_dimensions(*self._tensors(precisions, scale))
 
 
 @final
