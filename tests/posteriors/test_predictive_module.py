@@ -21,7 +21,16 @@ PROCESSES = {"process": (lw.Gaussian(50.0), normal(12, 2, seed=1)), "process-of-
 
 LIKELIHOODS = (*PROBLEMS, *PROCESSES)
 
-EXPORTED = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", *PROCESSES)
+EXPORTED = (
+    "gaussian",
+    "categorical",
+    "bernoulli",
+    "poisson",
+    "negative-binomial",
+    "student-t",
+    "heteroscedastic",
+    *PROCESSES,
+)
 """Those whose modules are recorded and written: some seconds each."""
 
 FEW = ("poisson",)
