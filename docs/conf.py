@@ -69,6 +69,7 @@ EVERYDAY = {
         "Poisson",
         "NegativeBinomial",
         "HeteroscedasticGaussian",
+        "StudentT",
         "Likelihood",
     ],
     "Weights": ["All", "LastLayer", "Names", "Subnetwork", "Mask"],

@@ -15,6 +15,7 @@ from lapwing.ground.errors import NumericalError
 from lapwing.ground.progress import Bar
 from lapwing.ground.results import Stopped
 from lapwing.likelihoods import StudentT
+from lapwing.likelihoods.student_t import LARGEST
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linear.mode.loss import Mode
 
@@ -54,7 +55,8 @@ class RobustLoss:
 
     def widened(self, factor: float) -> RobustLoss:
         """The same with a wider scale."""
-        return replace(self, likelihood=replace(self.likelihood, scale=factor * self.likelihood.scale))
+        scale = min(factor * self.likelihood.scale, LARGEST)
+        return replace(self, likelihood=replace(self.likelihood, scale=scale))
 
     def at(self, u: Float[Tensor, " n"]) -> RobustPoint:
         """The loss at some u."""
