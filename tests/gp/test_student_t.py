@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 import lapwing as lw
-from lapwing.gp import StudentTGPPosterior
+from lapwing.gp import GPStep, StudentTGPPosterior
 from lapwing.gp.robust_mode import RobustPoint
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, NumericalError
 from lapwing.linear.mode.loss import Mode
@@ -78,8 +79,8 @@ def test_the_gradient_of_the_evidence_is_its_derivative(df: float, scale: float,
 
 
 def test_of_many_degrees_of_freedom_it_is_the_gaussian_process() -> None:
-    process, exact = fitted(df=1e6), lw.GP(KERNEL, lw.Gaussian(25.0), mean="zero").fit((X, Y.clamp(-2, 2)))
     process = fitted(df=1e6, y=Y.clamp(-2, 2))
+    exact = lw.GP(KERNEL, lw.Gaussian(25.0), mean="zero").fit((X, Y.clamp(-2, 2)))
     ours, theirs = process.predict(NEW), exact.predict(NEW)
     assert isinstance(ours, HeavyTailedRegression)
     torch.testing.assert_close(ours.outputs.mean, theirs.outputs.mean, rtol=1e-3, atol=1e-4)  # type: ignore[union-attr]
@@ -92,17 +93,19 @@ def test_gross_errors_bend_it_less_than_a_gaussian_process() -> None:
     x = torch.linspace(0, 6, 60, dtype=torch.float64)[:, None]
     truth = x[:, 0].sin()
     y = truth + 0.1 * normal(60, seed=4)
-    y[::10] += 15 * normal(6, seed=5)
-    robust = lw.tune(lw.GP(likelihood=lw.StudentT(scale=0.5)).fit((x, y)))
-    gaussian = lw.tune(lw.GP(mean="zero").fit((x, y)))
+    y[::10] += 3 * normal(6, seed=5)
+    kernel = 1.0 * lw.gp.RBF(1.0)
+    robust = lw.tune(lw.GP(kernel, lw.StudentT(scale=0.5)).fit((x, y)))
+    gaussian = lw.tune(lw.GP(kernel, lw.Gaussian(4.0), mean="zero").fit((x, y)))
     ours, theirs = ((process.predict(x).mean[:, 0] - truth).square().mean().sqrt() for process in (robust, gaussian))  # type: ignore[union-attr]
-    assert float(ours) < 0.1 and float(ours) < 0.2 * float(theirs)
-    assert robust.likelihood.scale == pytest.approx(0.1, rel=0.6) and robust.likelihood.df == 4.0  # type: ignore[union-attr]
-    assert robust.log_marginal() > gaussian.log_marginal() + 20
+    assert float(ours) < 0.08 and float(ours) < 0.3 * float(theirs)
+    assert robust.likelihood.scale == pytest.approx(0.1, rel=0.5) and robust.likelihood.df == 4.0  # type: ignore[union-attr]
+    assert robust.log_marginal() > gaussian.log_marginal() + 20  # type: ignore[operator]
     assert list(robust.trace[-1].values)[-1] == "squared scale"
     assert robust.trace[-1].log_marginal == pytest.approx(robust.log_marginal(), rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:the evidence still rose:lapwing.ground.errors.ConvergenceWarning")
 def test_its_noise_is_left_where_the_method_says_so() -> None:
     tuned = lw.tune(fitted(), lw.gp.Evidence(noise=False, steps=3))
     assert tuned.likelihood.scale == pytest.approx(0.2) and tuned.kernel != KERNEL
@@ -162,6 +165,18 @@ def test_what_is_no_strict_mode_is_refused() -> None:
     assert abs(float(posterior.predict(x[:1]).mean)) == pytest.approx(4.0, abs=0.1)
 
 
+@pytest.mark.parametrize("joint", [False, True])
+def test_predictions_can_be_differentiated_in_the_inputs(joint: bool) -> None:
+    process = fitted(1.3 * lw.gp.Matern(0.9, 2.5))
+
+    def told(x: Tensor) -> tuple[Tensor, ...]:
+        p = process.predict(x, joint=joint)
+        assert isinstance(p, HeavyTailedRegression)
+        return p.mean, p.std, p.log_prob(torch.ones(2, 1).double()), *p.interval(0.9)
+
+    assert torch.autograd.gradcheck(told, (NEW[:2].clone().requires_grad_(),))
+
+
 def test_more_data_are_as_if_they_had_been_there() -> None:
     half = lw.GP(KERNEL, lw.StudentT(3.0, 0.2)).fit((X[:12], Y[:12]))
     assert half.log_marginal() < 0
@@ -172,7 +187,7 @@ def test_more_data_are_as_if_they_had_been_there() -> None:
 
 @pytest.mark.parametrize("how", ["file", "pickle", "to"])
 def test_it_comes_back(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = lw.tune(fitted(), lw.gp.Evidence(steps=2))
+    process = replace(fitted(), trace=(GPStep({"lengthscale": 2.0, "squared scale": 0.1}, -1.5),))
     expected = process.predict(NEW)
     assert isinstance(expected, HeavyTailedRegression)
     if how == "file":

@@ -16,7 +16,11 @@ from lapwing.posteriors.predictive_module import OUTPUT_MOMENTS, QUANTITIES, qua
 from tests.checker import unchecked
 from tests.posterior_cases import PROBLEMS, labels, normal, problem, refused
 
-PROCESSES = {"process": (lw.Gaussian(50.0), normal(12, 2, seed=1)), "process-of-counts": (lw.Poisson(), None)}
+PROCESSES = {
+    "process": (lw.Gaussian(50.0), normal(12, 2, seed=1)),
+    "process-of-counts": (lw.Poisson(), None),
+    "process-of-far-targets": (lw.StudentT(3.0, 0.2), normal(12, 1, seed=1)),
+}
 """Gaussian processes: likelihood and targets; none for counts."""
 
 LIKELIHOODS = (*PROBLEMS, *PROCESSES)
