@@ -152,7 +152,7 @@ def test_targets_far_from_zero_are_warned_of() -> None:
 
 def test_a_scale_below_rounding_is_warned_of() -> None:
     with pytest.warns(ConvergenceWarning, match="mode was found to a relative gradient"):
-        fitted(scale=1e-9).predict(NEW)
+        assert fitted(scale=1e-9).mode.stopped == "stagnated"
 
 
 def test_what_is_no_strict_mode_is_refused() -> None:

@@ -47,11 +47,18 @@ class RobustLoss:
         root: L, with ``K = L Lᵀ``, float64.
         targets: y, float64.
         likelihood: p(y | f).
+        kernel_matrix: K.
     """
 
     root: Float[Tensor, "n n"]
     targets: Float[Tensor, " n"]
     likelihood: StudentT
+    kernel_matrix: Float[Tensor, "n n"]
+
+    @classmethod
+    def of(cls, root: Float[Tensor, "n n"], targets: Float[Tensor, " n"], likelihood: StudentT) -> RobustLoss:
+        """The loss of a factor L."""
+        return cls(root, targets, likelihood, root @ root.mT)
 
     def widened(self, factor: float) -> RobustLoss:
         """The same with a wider scale."""
@@ -66,9 +73,7 @@ class RobustLoss:
         """Where its minimum would be if all targets had the noise of those that are near."""
         nothing = torch.zeros_like(self.targets)
         largest = self.likelihood.noise_precisions(nothing, nothing)
-        lower = self.positive_root(largest)
-        right = self.root.mT @ (largest * self.targets)
-        return self.at(torch.cholesky_solve(right[:, None], lower)[:, 0])
+        return self.at(self.solve(largest, self.root.mT @ (largest * self.targets)))
 
     def precision(self, curvature: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
         """``1 + Lᵀ C L`` of a diagonal C."""
@@ -77,17 +82,27 @@ class RobustLoss:
         matrix.diagonal().add_(1.0)
         return matrix
 
-    def positive_root(self, curvature: Float[Tensor, " n"]) -> Float[Tensor, "n n"]:
-        """A Cholesky factor of it where C is not negative.
+    def solve(self, curvature: Float[Tensor, " n"], right: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """``(1 + Lᵀ C L)⁻¹ b = b - Lᵀ √C (1 + √C K √C)⁻¹ √C L b`` where C is not negative.
+
+        Rasmussen & Williams 2006, equation 3.27.
+
+        Args:
+            curvature: C.
+            right: b.
 
         Raises:
             NumericalError: If entries overflow.
         """
-        lower = cholesky_or_none(self.precision(curvature))
+        root = curvature.sqrt()
+        matrix = root[:, None] * self.kernel_matrix * root
+        matrix.diagonal().add_(1.0)
+        lower = cholesky_or_none(matrix)
         if lower is None or not bool(lower.isfinite().all()):
             got = f"a scale of {self.likelihood.scale:.3g} for targets up to {float(self.targets.abs().max()):.3g}"
             raise NumericalError("a finite loss under Student-t noise", got, "targets and a scale of size 1")
-        return lower
+        moved = torch.cholesky_solve((root * (self.root @ right))[:, None], lower)[:, 0]
+        return right - self.root.mT @ (root * moved)
 
 
 @final
@@ -130,18 +145,38 @@ class RobustPoint:
         return 0.0 if length == 0 else length / max(float(self.u.norm()), float(self._pull.norm()))
 
     @cached_property
+    def curvature(self) -> Float[Tensor, " n"]:
+        """W, the second derivative of the loss of each target: negative of those that are far off."""
+        return self.loss.likelihood.second_derivative(self.outputs, self.loss.targets)
+
+    @property
     def hessian(self) -> Float[Tensor, "n n"]:
-        """``1 + Lᵀ W L`` with W the second derivative of the loss of each target, of which some may be negative."""
-        return self.loss.precision(self.loss.likelihood.second_derivative(self.outputs, self.loss.targets))
+        """``1 + Lᵀ W L``."""
+        return self.loss.precision(self.curvature)
+
+    @cached_property
+    def is_near_all(self) -> bool:
+        """Whether no target is so far off that its loss is bent downwards."""
+        return bool((self.curvature >= 0).all())
 
     @cached_property
     def hessian_root(self) -> Float[Tensor, "n n"] | None:
-        """A Cholesky factor of it; ``None`` where there is none, and the point no strict minimum."""
+        """A Cholesky factor of the Hessian; ``None`` where it is not positive definite."""
         return cholesky_or_none(self.hessian)
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether the Hessian is positive definite: a stationary point is then a strict minimum."""
+        return self.is_near_all or self.hessian_root is not None
 
     def newton(self) -> RobustPoint | None:
         """The point a step of Newton's method leads to; ``None`` where the loss is not convex."""
-        return None if self.hessian_root is None else self._moved(self.hessian_root)
+        if self.is_near_all:
+            return self.loss.at(self.u - self.loss.solve(self.curvature, self.gradient))
+        if self.hessian_root is None:
+            return None
+        step = torch.cholesky_solve(self.gradient[:, None], self.hessian_root)[:, 0]
+        return self.loss.at(self.u - step)
 
     def reweighted(self) -> RobustPoint:
         """The point to which solving with the expected noise precisions leads: the step of EM, never to a higher loss.
@@ -150,7 +185,7 @@ class RobustPoint:
         the quadratic that touches it here, whose minimum this is.
         """
         expected = self.loss.likelihood.noise_precisions(self.outputs, self.loss.targets)
-        return self._moved(self.loss.positive_root(expected))
+        return self.loss.at(self.u - self.loss.solve(expected, self.gradient))
 
     def downhill(self) -> RobustPoint:
         """The lowest of some points along the direction in which the loss is bent down most."""
@@ -163,11 +198,6 @@ class RobustPoint:
         slack = ROUNDING * (abs(other.nll) + abs(other.value) + len(self.u))
         lower = self.value < other.value - slack
         return lower or (self.value <= other.value + slack and self.relative < 0.5 * other.relative)
-
-    def _moved(self, lower: Float[Tensor, "n n"]) -> RobustPoint:
-        """The point after a step that solves with a matrix of this Cholesky factor."""
-        step = torch.cholesky_solve(self.gradient[:, None], lower)[:, 0]
-        return self.loss.at(self.u - step)
 
     @cached_property
     def _pull(self) -> Float[Tensor, " n"]:
@@ -223,7 +253,7 @@ def descended(start: RobustPoint, rtol: float, bar: Bar, most: int = STEPS) -> t
     point = start
     for number in range(most):
         if point.relative <= rtol:
-            if point.hessian_root is not None:
+            if point.is_convex:
                 return point, number, "converged"
             following = point.downhill()
         else:

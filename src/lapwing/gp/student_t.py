@@ -116,7 +116,7 @@ class StudentTGPPosterior(LaplaceProcess):
         return self._exact.targets
 
     def _find_mode(self, start: Float[Tensor, " n"] | None) -> Mode:
-        loss = RobustLoss(self._root, self._targets[:, 0], self.likelihood)
+        loss = RobustLoss.of(self._root, self._targets[:, 0], self.likelihood)
         found = robust_mode(loss, [] if start is None else [start], rtol=RTOL)
         if not found.gradient <= ENOUGH:
             warn(
@@ -130,7 +130,7 @@ class StudentTGPPosterior(LaplaceProcess):
         return self.likelihood.second_derivative(outputs, self._targets)[..., None]
 
     def _make_precision(self) -> Dense:
-        loss = RobustLoss(self._root, self._targets[:, 0], self.likelihood)
+        loss = RobustLoss.of(self._root, self._targets[:, 0], self.likelihood)
         found = Dense(loss.at(self.mode.weights).hessian)
         if not found.has_cholesky:
             raise NumericalError(
