@@ -93,6 +93,7 @@ EVERYDAY = {
         "Poisson",
         "NegativeBinomial",
         "HeteroscedasticGaussian",
+        "StudentT",
         "Likelihood",
     ],
     "Weights": ["All", "LastLayer", "Names", "Subnetwork", "Mask"],

@@ -450,6 +450,36 @@ MUTANTS = (
         "likelihoods/test_base.py",
     ),
     m(
+        "likelihoods/student_t.py:StudentT._diagonal",
+        "(self.df + 1) / (self.df + 3)",
+        "(self.df + 1) / self.df",
+        "likelihoods/test_base.py",
+    ),
+    m(
+        "likelihoods/student_t.py:StudentT.scale_derivatives",
+        "of_loss = 1 - (self.df + 1) * far",
+        "of_loss = 1 - self.df * far",
+        "likelihoods/test_student_t.py",
+    ),
+    m(
+        "predictive/scale_mixtures.py:log_density",
+        "variance[some] + scale**2 * (-u).exp()",
+        "variance[some] + scale**2 * u.exp()",
+        "predictive/test_scale_mixtures.py",
+    ),
+    m(
+        "gp/robust_mode.py:RobustPoint.downhill",
+        "self.u + length * vectors[:, 0]",
+        "self.u + length * vectors[:, 1]",
+        "gp/test_robust_mode.py",
+    ),
+    m(
+        "gp/student_t.py:StudentTGPPosterior.gradient",
+        "by_scale = -of_loss.sum() - 0.5 * bent + moved",
+        "by_scale = -of_loss.sum() - 0.5 * bent",
+        "gp/test_student_t.py",
+    ),
+    m(
         "predictive/distributions/overdispersed.py:OverdispersedCounts.noise_variance",
         "self.rates.variance + self.mean.square()",
         "self.mean.square()",

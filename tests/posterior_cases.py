@@ -138,6 +138,8 @@ def problem(name: str) -> Problem:
             return Problem(mlp(), lw.Poisson(), x, labels(10, 2, classes=4), new)
         case "negative-binomial":
             return Problem(mlp(), lw.NegativeBinomial(0.7), x, labels(10, 2, classes=4), new)
+        case "student-t":
+            return Problem(mlp(), lw.StudentT(3.0, 0.7), x, 2 * normal(10, 2, seed=1), new)
         case "heteroscedastic":
             return Problem(mlp(4), lw.HeteroscedasticGaussian(), x, normal(10, 2, seed=1), new)
         case "images":
@@ -162,6 +164,7 @@ PROBLEMS = (
     "bernoulli",
     "poisson",
     "negative-binomial",
+    "student-t",
     "heteroscedastic",
     "images",
     "tokens",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Likelihood,
         NegativeBinomial,
         Poisson,
+        StudentT,
     )
     from lapwing.linear import preconditioners, solvers
     from lapwing.methods import hessian_free, marginal
@@ -82,6 +83,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "Likelihood",
         "NegativeBinomial",
         "Poisson",
+        "StudentT",
     ),
     "lapwing.linear": (
         "preconditioners",
@@ -224,6 +226,7 @@ __all__ = [
     "Regression",
     "Sampled",
     "Scores",
+    "StudentT",
     "Subnetwork",
     "Validation",
     "baselines",

@@ -18,6 +18,7 @@ from lapwing.likelihoods import (
     Likelihood,
     NegativeBinomial,
     Poisson,
+    StudentT,
 )
 from lapwing.likelihoods.base import by_position, identity_cotangents
 from tests.curvature import naive
@@ -44,6 +45,7 @@ GIVEN: dict[str, Callable[[], Given]] = {
     "bernoulli": lambda: (Bernoulli(), normal(N, 3), torch.randint(0, 2, (N, 3)).double()),
     "poisson": lambda: (Poisson(), normal(N, 2), torch.ones(N, 2).double()),
     "negative-binomial": lambda: (NegativeBinomial(0.7), normal(N, 2), torch.ones(N, 2).double()),
+    "student-t": lambda: (StudentT(3.0, 0.7), normal(N, 2), normal(N, 2)),
     "heteroscedastic": lambda: (HeteroscedasticGaussian(), normal(N, 4), normal(N, 2)),
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.gp import LaplaceGPPosterior
-from lapwing.gp.classification import usual_method
+from lapwing.gp.laplace import usual_method
 from lapwing.gp.observations import Observations
 from lapwing.gp.recipe import lengthscales
 from lapwing.ground.errors import ConfigError, DataError, DataWarning, ShapeError, TooLargeError, UnsupportedError
@@ -168,7 +168,7 @@ def test_options_of_real_targets_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_noise_of_classes_is_refused() -> None:
-    with refused(ConfigError, "no noise with Bernoulli"):
+    with refused(ConfigError, "no noise of each row with Bernoulli"):
         lw.GP(KERNEL, lw.Bernoulli()).fit((X, TWO), relative_noise=torch.ones(25))
 
 

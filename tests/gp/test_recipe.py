@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import lapwing as lw
-from lapwing.gp.recipe import lengthscales
-from lapwing.ground.errors import DataWarning
-from tests.posterior_cases import normal
+from lapwing.gp.recipe import lengthscales, near_variance
+from lapwing.ground.errors import ConfigError, DataWarning
+from tests.posterior_cases import normal, refused
 
 
 def test_length_scales_are_those_of_median_distances() -> None:
@@ -38,3 +38,23 @@ def test_a_process_without_a_kernel_follows_the_units_of_the_data() -> None:
     y = torch.sin(x[:, :1])
     plain, units = (lw.GP(likelihood=lw.Gaussian(0.01**-2 / s**2)).fit((x * s, y * s)) for s in (1.0, 50.0))
     torch.testing.assert_close(units.predict(new * 50.0).mean, 50.0 * plain.predict(new).mean)
+
+
+def test_the_variance_of_near_targets_is_that_of_a_gaussian_and_leaves_far_ones_out() -> None:
+    y = 3.0 * normal(4001, 1) + 7.0
+    assert near_variance(y) == pytest.approx(9.0, rel=0.1)
+    y[:200] = 1e20
+    assert near_variance(y) == pytest.approx(9.0, rel=0.3)
+    assert near_variance(torch.ones(5, 1)) == 1.0
+    kernel = lw.GP(likelihood=lw.StudentT()).fit((normal(4001, 2), y - 7.0)).kernel
+    assert kernel == near_variance(y) * lw.gp.Matern(lengthscales(normal(4001, 2)))
+
+
+def test_a_weight_of_gaussian_noise_is_refused() -> None:
+    """The solves know none; what it would mean is a relative noise."""
+    with refused(ConfigError, "Got Gaussian(weight=3). Try fit((x, y), relative_noise=1 / w)"):
+        lw.GP(lw.gp.RBF(), lw.Gaussian(4.0, weight=3.0))
+    x, y = normal(9, 1), normal(9, 1, seed=1)
+    thrice = lw.GP(lw.gp.RBF(), lw.Gaussian(4.0)).fit((x.repeat(3, 1), y.repeat(3, 1)))
+    weighted = lw.GP(lw.gp.RBF(), lw.Gaussian(4.0)).fit((x, y), relative_noise=torch.full((9,), 1 / 3))
+    torch.testing.assert_close(weighted.mean(x), thrice.mean(x))  # type: ignore[union-attr]

@@ -21,7 +21,16 @@ STEP = 1e-4
 """Of the differences, whose error is its fourth power."""
 
 ITERATIVE = {"matrix-free": lw.MatrixFree(solver=lw.solvers.CG(rtol=1e-13)), "sampled": lw.Sampled(6)}
-DIFFERENTIABLE = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", "images")
+DIFFERENTIABLE = (
+    "gaussian",
+    "categorical",
+    "bernoulli",
+    "poisson",
+    "negative-binomial",
+    "student-t",
+    "heteroscedastic",
+    "images",
+)
 EVERY = {**STRUCTURES, **ITERATIVE}
 
 

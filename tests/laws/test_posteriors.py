@@ -17,6 +17,7 @@ from lapwing.posteriors import WeightPosterior
 from lapwing.predictive import (
     Classification,
     Counts,
+    HeavyTailedRegression,
     JointMoments,
     Moments,
     MultiLabel,
@@ -98,7 +99,7 @@ def moments(posterior: lw.Posterior, x: Tensor, *, joint: bool = False) -> Momen
     match posterior.predict(x, joint=joint):
         case Classification(logits) | MultiLabel(logits):
             return logits
-        case Regression(outputs):
+        case Regression(outputs) | HeavyTailedRegression(outputs):
             return outputs
         case Counts(log_rates) | OverdispersedCounts(log_rates):
             return log_rates

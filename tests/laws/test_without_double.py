@@ -60,6 +60,7 @@ LIKELIHOODS = (
     "bernoulli",
     "poisson",
     "negative-binomial",
+    "student-t",
     "heteroscedastic",
     "tokens",
     "pixels",

@@ -19,6 +19,7 @@ NAMES = [
     "poisson",
     "negative-binomial",
     "heteroscedastic",
+    "student-t",
 ]
 
 
@@ -62,4 +63,6 @@ def case(request: pytest.FixtureRequest) -> Case:
             return Case(lk.NegativeBinomial(0.1), 0.5 * normal(5, 2), counts)
         case "heteroscedastic":
             return Case(lk.HeteroscedasticGaussian(), normal(5, 4), normal(5, 2))
+        case "student-t":
+            return Case(lk.StudentT(5.0, 0.7), normal(5, 2), 2 * normal(5, 2))
     raise LookupError(request.param)

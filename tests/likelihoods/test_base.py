@@ -20,12 +20,13 @@ from lapwing.likelihoods import (
     HeteroscedasticGaussian,
     NegativeBinomial,
     Poisson,
+    StudentT,
 )
 from tests.checker import unchecked
 
 IGNORED = -100
 
-EXPECTED = HeteroscedasticGaussian | NegativeBinomial
+EXPECTED = HeteroscedasticGaussian | NegativeBinomial | StudentT
 """Whose B is the expectation of what depends on the target."""
 
 
@@ -38,7 +39,8 @@ def flat(case: Any) -> tuple[Tensor, Tensor]:
 def support(case: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Targets [k, m] or [k, m, c] and weights [k, m] whose weighted sums are expectations, for outputs [m, c].
 
-    Exact: all values of a discrete target (counts: up to 60, or 30), a Gauss-Hermite rule for a Gaussian one.
+    Exact: all values of a discrete target (counts: up to 60, or 30), a Gauss-Hermite rule for a Gaussian one, and for
+    one with Student-t noise a Gauss-Legendre rule.
     """
     likelihood = case.likelihood
     m, c = outputs.shape
@@ -50,6 +52,8 @@ def support(case: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
         targets = points[:, None].expand(len(points), m, c)
         return targets, torch.exp(-likelihood.nll(outputs.expand_as(targets), targets))
     means = likelihood.mean(outputs)
+    if isinstance(likelihood, StudentT):
+        return heavy_tailed_support(likelihood, means)
     if isinstance(likelihood, HeteroscedasticGaussian):
         std = torch.exp(0.5 * outputs[:, means.shape[1] :])
     else:
@@ -58,6 +62,17 @@ def support(case: Any, outputs: Tensor) -> tuple[Tensor, Tensor]:
     indices = np.array(list(product(range(6), repeat=means.shape[1])))
     weight = torch.tensor(weights[indices].prod(1) / (2 * pi) ** (0.5 * means.shape[1]))
     return means + std * torch.tensor(nodes[indices])[:, None], weight[:, None].expand(len(indices), m)
+
+
+def heavy_tailed_support(likelihood: StudentT, means: Tensor) -> tuple[Tensor, Tensor]:
+    """With ``y = m + √ν σ tan θ`` the density of θ is as ``cos^(ν - 1) θ``: a Gauss-Legendre rule over θ."""
+    nodes, weights = np.polynomial.legendre.leggauss(24)
+    theta = 0.5 * pi * nodes
+    weights = weights * np.cos(theta) ** (likelihood.df - 1)
+    steps = likelihood.df**0.5 * likelihood.scale * np.tan(theta)
+    indices = np.array(list(product(range(24), repeat=means.shape[1])))
+    weight = torch.tensor((weights / weights.sum())[indices].prod(1))
+    return means + torch.tensor(steps[indices])[:, None], weight[:, None].expand(len(indices), len(means))
 
 
 def test_score_is_the_gradient_of_the_log_likelihood(case: Any) -> None:
@@ -69,7 +84,7 @@ def test_score_is_the_gradient_of_the_log_likelihood(case: Any) -> None:
 def test_hessian_is_the_second_derivative_of_the_loss(case: Any) -> None:
     outputs, targets = flat(case)
     second = vmap(hessian(case.likelihood.nll))(outputs, targets)
-    if isinstance(case.likelihood, HeteroscedasticGaussian):
+    if isinstance(case.likelihood, HeteroscedasticGaussian | StudentT):
         assert float(torch.linalg.eigvalsh(second).min()) < 0  # B is its expectation there: see the next test
     elif isinstance(case.likelihood, NegativeBinomial):
         assert float(torch.linalg.eigvalsh(second).min()) > 0  # likewise
@@ -208,6 +223,7 @@ def test_targets_of_real_likelihoods_must_be_finite() -> None:
         (Poisson(), 1),
         (NegativeBinomial(), 1),
         (HeteroscedasticGaussian(), 2),
+        (StudentT(), 1),
     ):
         with pytest.raises(DataError, match=r"finite targets\. Got 1 NaN or infinite of 2"):
             likelihood.check(torch.zeros(2, width), torch.tensor([[1.0], [float("nan")]]))

@@ -15,9 +15,18 @@ from lapwing.likelihoods import (
     Likelihood,
     NegativeBinomial,
     Poisson,
+    StudentT,
 )
 
-LIKELIHOODS = [Categorical(), Bernoulli(), Gaussian(0.7), HeteroscedasticGaussian(), Poisson(), NegativeBinomial(0.4)]
+LIKELIHOODS = [
+    Categorical(),
+    Bernoulli(),
+    Gaussian(0.7),
+    HeteroscedasticGaussian(),
+    Poisson(),
+    NegativeBinomial(0.4),
+    StudentT(),
+]
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: type(each).__name__)

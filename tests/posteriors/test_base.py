@@ -16,6 +16,7 @@ from lapwing.predictive import (
     Classification,
     Counts,
     Draws,
+    HeavyTailedRegression,
     JointMoments,
     Moments,
     MultiLabel,
@@ -46,6 +47,8 @@ class TestPredict:
                 assert isinstance(prediction, Regression) and prediction.mean.shape == shape
             case "bernoulli":
                 assert isinstance(prediction, MultiLabel) and prediction.probs.shape == shape
+            case "student-t":
+                assert isinstance(prediction, HeavyTailedRegression) and prediction.mean.shape == shape
             case "negative-binomial":
                 assert isinstance(prediction, OverdispersedCounts) and prediction.mean.shape == shape
             case "poisson":

@@ -16,12 +16,25 @@ from lapwing.posteriors.predictive_module import OUTPUT_MOMENTS, QUANTITIES, qua
 from tests.checker import unchecked
 from tests.posterior_cases import PROBLEMS, labels, normal, problem, refused
 
-PROCESSES = {"process": (lw.Gaussian(50.0), normal(12, 2, seed=1)), "process-of-counts": (lw.Poisson(), None)}
+PROCESSES = {
+    "process": (lw.Gaussian(50.0), normal(12, 2, seed=1)),
+    "process-of-counts": (lw.Poisson(), None),
+    "process-of-far-targets": (lw.StudentT(3.0, 0.2), normal(12, 1, seed=1)),
+}
 """Gaussian processes: likelihood and targets; none for counts."""
 
 LIKELIHOODS = (*PROBLEMS, *PROCESSES)
 
-EXPORTED = ("gaussian", "categorical", "bernoulli", "poisson", "negative-binomial", "heteroscedastic", *PROCESSES)
+EXPORTED = (
+    "gaussian",
+    "categorical",
+    "bernoulli",
+    "poisson",
+    "negative-binomial",
+    "student-t",
+    "heteroscedastic",
+    *PROCESSES,
+)
 """Those whose modules are recorded and written: some seconds each."""
 
 FEW = ("poisson",)

@@ -52,6 +52,7 @@ def through(kind: Any, value: Any) -> Any:
         lw.Poisson(),
         lw.NegativeBinomial(0.3, event_dim=1),
         lw.HeteroscedasticGaussian(),
+        lw.StudentT(3.0, 1 / 3, event_dim=2, class_dim=1),
     ],
     ids=repr,
 )
@@ -67,8 +68,8 @@ def test_likelihoods_of_others_are_refused() -> None:
     Categorical.__abstractmethods__ = frozenset()
     with pytest.raises(UnsupportedError, match=r"Got Categorical\. Try one of lapwing's"):
         records().state(Categorical())  # type: ignore[abstract]
-    with pytest.raises(DataError, match="'StudentT'"):
-        records().read(Likelihood, {"kind": "StudentT"}, "likelihood")
+    with pytest.raises(DataError, match="'Laplacian'"):
+        records().read(Likelihood, {"kind": "Laplacian"}, "likelihood")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.meter import Meter
 from tests.posterior_cases import Linearised, normal, portrait, problem
 from tests.tuning.cases import fit, point_of
 
-NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "images", "tokens")
+NAMES = ("categorical", "bernoulli", "poisson", "negative-binomial", "student-t", "images", "tokens")
 
 
 def search_of(posterior: lw.Posterior, examples: int = 1000, samples: int = 16, **options: int) -> BoundSearch:

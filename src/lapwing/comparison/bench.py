@@ -19,7 +19,8 @@ from lapwing.comparison.table import Row
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.evaluation.task import Entry, Task
-from lapwing.gp import GP, GPPosterior, GPStep, LaplaceGPPosterior
+from lapwing.gp import GP, GPPosterior, GPStep
+from lapwing.gp.laplace import LaplaceProcess
 from lapwing.ground.data.inputs import Inputs, concatenated
 from lapwing.ground.data.sources import Data, Source, inputs_of
 from lapwing.ground.errors import LapwingError, TooSlowError
@@ -172,7 +173,7 @@ class Bench:
 
     def _fit(
         self, name: str, method: Contender, recipe: Laplace | GP, missing: Sequence[str]
-    ) -> Measured[Posterior | GPPosterior | LaplaceGPPosterior] | Exception | None:
+    ) -> Measured[Posterior | GPPosterior | LaplaceProcess] | Exception | None:
         """The posterior, or what stopped it; ``None`` where no row needs it."""
         if not missing:
             return None
@@ -184,7 +185,7 @@ class Bench:
         except (Exception, SystemExit) as error:
             return _as_error(error)
 
-    def _call_to_fit(self, recipe: Laplace | GP) -> Callable[[], Posterior | GPPosterior | LaplaceGPPosterior]:
+    def _call_to_fit(self, recipe: Laplace | GP) -> Callable[[], Posterior | GPPosterior | LaplaceProcess]:
         task = self.task
         if isinstance(recipe, GP):
             return lambda: recipe.fit(self._whole())
@@ -197,7 +198,7 @@ class Bench:
         self,
         name: str,
         tuned_by: str,
-        fitted: Measured[Posterior | GPPosterior | LaplaceGPPosterior],
+        fitted: Measured[Posterior | GPPosterior | LaplaceProcess],
         method: Method | None,
         link: Link | None,
     ) -> Row:

@@ -25,6 +25,7 @@ from lapwing.gp.kernels import (
 from lapwing.gp.recipe import GP
 from lapwing.gp.regression.functions import FunctionSamples, PriorFunctions
 from lapwing.gp.regression.posterior import GPPosterior
+from lapwing.gp.student_t import StudentTGPPosterior
 from lapwing.gp.thompson import Search, choose, maximise, thompson
 from lapwing.gp.tuning import Centroids, Evidence, GPStep, Pathwise, Subset
 
@@ -53,6 +54,7 @@ __all__ = [
     "RationalQuadratic",
     "Scaled",
     "Search",
+    "StudentTGPPosterior",
     "Subset",
     "Sum",
     "Tanimoto",

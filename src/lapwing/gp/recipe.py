@@ -15,15 +15,19 @@ from lapwing.gp.kernels.stationary import Matern
 from lapwing.gp.observations import Observations, check_suitable
 from lapwing.gp.regression.posterior import GPPosterior
 from lapwing.gp.regression.settings import Settings
+from lapwing.gp.student_t import StudentTGPPosterior
 from lapwing.ground import probes
 from lapwing.ground.data.sources import Source
 from lapwing.ground.errors import ConfigError, DataWarning, check_kind, warn
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
-from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
+from lapwing.likelihoods import Bernoulli, Categorical, Gaussian, Poisson, StudentT
 
 UNLIKE = 10.0
 """Factor between the spreads of outputs up to which they may have one kernel without a warning."""
+
+QUARTILE = 0.6744897501960817
+"""The upper quartile of a standard normal number: half of them are nearer to 0."""
 
 NOISE = 0.1
 """Part of the targets' variance that tuning takes for noise at first."""
@@ -36,15 +40,17 @@ class GP(Settings):
 
         y = h(x) β + f(x) + ε,   f ~ GP(0, k),   ε ~ N(0, 1/ρ)                       (Antorán 2024, section 2.2)
 
-    Of classes, labels and counts ``y ~ p(y | f(x))``, by Laplace's approximation (Rasmussen & Williams 2006,
-    section 3.4): the mean of f before data is 0, and Cholesky's method solves, in float64; nothing is random.
+    Of classes, labels and counts, and of real targets with Student-t noise, ``y ~ p(y | f(x))``, by Laplace's
+    approximation (Rasmussen & Williams 2006, section 3.4): the mean of f before data is 0, and Cholesky's method
+    solves, in float64; nothing is random.
 
     Args:
         kernel: k for all outputs, or a tuple of one an output; ``None`` for a Matérn 3/2 with one length-scale a
-            dimension, see ``lengthscales``, and the variance of the targets, of classes and counts 1.
+            dimension, see ``lengthscales``, and the variance of the targets, of classes and counts 1, with Student-t
+            noise that of the half of the targets nearest to their median.
         likelihood: Noise of the targets, a precision ρ for all outputs or a tuple of one an output, which are tuned
-            each; ``None`` for a tenth of each output's variance, to tune from. Or ``Bernoulli()``, ``Categorical()``
-            or ``Poisson()``.
+            each; ``None`` for a tenth of each output's variance, to tune from. Or ``Bernoulli()``, ``Categorical()``,
+            ``Poisson()`` or ``StudentT()``.
         mean: h: ``"zero"``, an unknown ``"constant"``, or an unknown plane, ``"linear"``.
         solver: What solves, or ``"auto"``; see ``Settings``.
         samples: Functions behind variances.
@@ -68,20 +74,24 @@ class GP(Settings):
     """
 
     kernel: Kernels | None = field(default=None, kw_only=False)
-    likelihood: Gaussian | Bernoulli | Categorical | Poisson | None = field(default=None, kw_only=False)
+    likelihood: Gaussian | Bernoulli | Categorical | Poisson | StudentT | None = field(default=None, kw_only=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for kernel in () if self.kernel is None else each_of(self.kernel):
             hint = "gp.Matern(1.0), gp.Custom(function), or a tuple of one kernel an output"
             check_kind("kernel", kernel, (Kernel,), hint)
-        kinds = (Gaussian, Bernoulli, Categorical, Poisson, type(None))
+        kinds = (Gaussian, Bernoulli, Categorical, Poisson, StudentT, type(None))
         check_kind("likelihood", self.likelihood, kinds, "Gaussian(precision=100.0), or Categorical() for classes")
+        if isinstance(self.likelihood, Gaussian) and self.likelihood.weight != 1:
+            got = f"Gaussian(weight={self.likelihood.weight:g})"
+            hint = "fit((x, y), relative_noise=1 / w), where rows stand for w rows of the same inputs"
+            raise ConfigError("a noise without a weight for a Gaussian process", got, hint)
         if self.likelihood is not None and not self.likelihood.noise:
             self._check_without_noise()
 
     def _check_without_noise(self) -> None:
-        """Refuse, for classes and counts, what only real targets have."""
+        """Refuse what only real targets with Gaussian noise have."""
         wrong = {
             "a tuple of kernels": isinstance(self.kernel, tuple),
             "mean='linear'": self.mean == "linear",
@@ -96,7 +106,7 @@ class GP(Settings):
     @working("fit")
     def fit(
         self, data: Source, *, relative_noise: Float[Tensor, " n"] | None = None
-    ) -> GPPosterior | LaplaceGPPosterior:
+    ) -> GPPosterior | LaplaceGPPosterior | StudentTGPPosterior:
         """The posterior.
 
         Args:
@@ -105,9 +115,9 @@ class GP(Settings):
             relative_noise: Where the noise of each observation is known, how many times ``1/ρ`` its variance is.
 
         Raises:
-            ConfigError: If targets that have no noise are given some.
+            ConfigError: If targets without Gaussian noise are given a noise each.
             DataError: If there are no data, they are not finite, not such as the likelihood knows, or do not tell a
-                linear mean.
+                linear mean, or there are several outputs with Student-t noise.
             ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
 
         Warns:
@@ -115,18 +125,21 @@ class GP(Settings):
 
         Cost:
             None yet: solves are made when they are first asked for, and kept. Outputs with kernels or noises of their
-            own have a matrix each to solve with, alike ones have one together. Of classes and counts a dense matrix
-            ``[n c, n c]``, and its factor a Newton step.
+            own have a matrix each to solve with, alike ones have one together. Of classes and counts, and with
+            Student-t noise, a dense matrix ``[n c, n c]``, and its factor a Newton step.
         """
         observations = Observations.of(data, relative_noise)
         if self.likelihood is None or isinstance(self.likelihood, Gaussian):
             return self._regression(observations, self.likelihood)
         if relative_noise is not None:
             raise ConfigError(
-                f"no noise with {type(self.likelihood).__name__}", "relative_noise=", "the call without it"
+                f"no noise of each row with {type(self.likelihood).__name__}", "relative_noise=", "the call without it"
             )
-        kernel = 1.0 * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
+        variance = near_variance(observations.targets) if isinstance(self.likelihood, StudentT) else 1.0
+        kernel = variance * Matern(lengthscales(observations.inputs)) if self.kernel is None else self.kernel
         assert isinstance(kernel, Kernel)  # a tuple was refused
+        if isinstance(self.likelihood, StudentT):
+            return StudentTGPPosterior.of(kernel, self.likelihood, observations)
         return LaplaceGPPosterior.of(kernel, self.likelihood, observations)
 
     def _regression(self, observations: Observations, likelihood: Gaussian | None) -> GPPosterior:
@@ -183,3 +196,16 @@ def standard_deviations(values: Float[Tensor, "n p"]) -> Float[Tensor, " p"]:
     """That of each column, float64; 0 where all are alike, whose mean may be another by rounding."""
     x = wide(values)
     return torch.where((x == x[0]).all(0), 0.0, x.std(0, correction=0))
+
+
+def near_variance(targets: Float[Tensor, "n c"]) -> float:
+    """The variance of a Gaussian half of which is as near to its median as half of the targets are; 1 where that is 0.
+
+    Example:
+        >>> import torch
+        >>> near_variance(torch.tensor([[-1.0], [0.0], [1.0], [1.0], [1e6]]))
+        2.198...
+    """
+    y = wide(targets)
+    distance = float((y - y.median(0).values).abs().median())
+    return (distance / QUARTILE) ** 2 or 1.0

@@ -8,6 +8,7 @@ from lapwing.likelihoods.categorical import Categorical
 from lapwing.likelihoods.elementwise import Bernoulli, Poisson
 from lapwing.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from lapwing.likelihoods.negative_binomial import NegativeBinomial
+from lapwing.likelihoods.student_t import StudentT
 
 __all__ = [
     "IGNORED",
@@ -18,4 +19,5 @@ __all__ = [
     "Likelihood",
     "NegativeBinomial",
     "Poisson",
+    "StudentT",
 ]

@@ -29,8 +29,8 @@ class Likelihood(abc.ABC):
     pixels) that are conditionally independent given f, then the ``c`` outputs of one position.
     ``canonical`` brings a network's outputs into that form; every other method takes it. Where f is the
     natural parameter the output Hessian B does not depend on the target and equals the Fisher information: generalised
-    Gauss-Newton matrix and Fisher are one. For ``HeteroscedasticGaussian`` and ``NegativeBinomial``, where it is not, B
-    is the Fisher information.
+    Gauss-Newton matrix and Fisher are one. For ``HeteroscedasticGaussian``, ``NegativeBinomial`` and ``StudentT``,
+    where it is not, B is the Fisher information.
 
     Args:
         event_dim: Number of event axes: 0 for one answer an example, 1 for tokens, 2 for pixels.
@@ -152,7 +152,8 @@ class Likelihood(abc.ABC):
 
         Returns:
             ``Classification`` for Categorical, ``MultiLabel`` for Bernoulli, ``Regression`` for the Gaussians,
-            ``Counts`` for Poisson.
+            ``HeavyTailedRegression`` for StudentT, ``Counts`` for Poisson, ``OverdispersedCounts`` for
+            NegativeBinomial.
 
         Raises:
             ConfigError: If the link is not one of the five, or the temperature not positive.
@@ -319,6 +320,11 @@ class Likelihood(abc.ABC):
     @property
     def calibrates(self) -> bool:
         """Whether it has a noise, or another spread of the targets, that ``calibrated`` chooses."""
+        return False
+
+    @property
+    def spread_is_default(self) -> bool:
+        """Whether that spread is one that tuning leaves as it is, and has the value it has when nobody chose."""
         return False
 
     @property

@@ -61,6 +61,11 @@ class NegativeBinomial(Elementwise):
         """See ``Likelihood.calibrates``."""
         return True
 
+    @property
+    def spread_is_default(self) -> bool:
+        """See ``Likelihood.spread_is_default``."""
+        return self.dispersion == type(self).dispersion
+
     def calibrated(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> NegativeBinomial:
         """See ``Likelihood.calibrated``: the dispersion of largest likelihood, one for all outputs.
 

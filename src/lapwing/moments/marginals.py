@@ -123,6 +123,13 @@ class GaussianMarginals(abc.ABC):
         centre = wide(self.mean).flatten()[some]
         return centre + normal_nodes(self.mean.device)[:, None] * wide(self.variance).sqrt().flatten()[some]
 
+    def components(self) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k m"]]:
+        """Means and variances, float64, of the k Gaussian numbers, alike in weight, of which each output is a mixture.
+
+        The outputs are counted over all axes.
+        """
+        return wide(self.mean).reshape(1, -1), wide(self.variance).reshape(1, -1)
+
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """``E e^f``, ``[n, *event, c]``; ``what`` names e^f where it overflows.
 

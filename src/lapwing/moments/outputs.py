@@ -402,6 +402,11 @@ class Draws(Shown):
         """See ``Normal.nodes``: the draws themselves."""
         return wide(self.values.flatten(1)[:, some])
 
+    def components(self) -> tuple[Float[Tensor, "k m"], Float[Tensor, "k m"]]:
+        """See ``Normal.components``: the draws themselves, without variance."""
+        draws = wide(self.values).flatten(1)
+        return draws, torch.zeros_like(draws)
+
     def expected_exp(self, what: str) -> Float[Tensor, "*batch c"]:
         """See ``Normal.expected_exp``."""
         return check_overflow(self.values.exp().mean(0), f"{what} exp f", self.values)

@@ -7,6 +7,7 @@ from lapwing.moments.wide import BasisMoments, FactorMoments, Outputs, VarianceM
 from lapwing.predictive.distributions import (
     Classification,
     Counts,
+    HeavyTailedRegression,
     MultiLabel,
     OverdispersedCounts,
     Predictive,
@@ -31,6 +32,7 @@ __all__ = [
     "Counts",
     "Draws",
     "FactorMoments",
+    "HeavyTailedRegression",
     "JointMoments",
     "Link",
     "Moments",

@@ -23,6 +23,7 @@ from lapwing.likelihoods import (
     Likelihood,
     NegativeBinomial,
     Poisson,
+    StudentT,
 )
 from lapwing.linalg import BlockDiagonal, Dense, Kronecker, KroneckerChain, LowRank, Operator, Structured
 from lapwing.linalg import Diagonal as DiagonalMatrix
@@ -71,7 +72,7 @@ FAMILIES: Families = {
     FitRecipe: named(StructureFit),
     Structure: named(Diagonal, EKFAC, Full, KFAC, LowRankStructure, Nystrom, Sampled, TridiagonalKFAC),
     ct.Geometry: named(ct.FanBeam, ct.Parallel2d, ct.Parallel3d),
-    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson),
+    Likelihood: named(Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, NegativeBinomial, Poisson, StudentT),
     Operator: OPERATORS,
     OuterProducts: named(*HEADS),
     Preconditioner: named(Diagonal, KFAC, LowRankStructure, PivotedCholesky, RankOne, Subsample, TopRows),

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.gp import FunctionSamples, GPPosterior, Kernel, LaplaceGPPosterior, PriorFunctions
+from lapwing.gp import FunctionSamples, GPPosterior, Kernel, LaplaceGPPosterior, PriorFunctions, StudentTGPPosterior
 from lapwing.gp.kernels.base import check_dimensions
+from lapwing.gp.laplace import LaplaceProcess
 from lapwing.gp.regression.settings import Settings
 from lapwing.gp.trend import Mean, Trend
 from lapwing.ground.data.checks import check_finite
@@ -22,10 +23,10 @@ from lapwing.ground.results import Solution
 from lapwing.linear.mode.loss import Mode
 from lapwing.store.families import named, records
 
-Processes: TypeAlias = GPPosterior | LaplaceGPPosterior | FunctionSamples
+Processes: TypeAlias = GPPosterior | LaplaceProcess | FunctionSamples
 """What a file may hold that stands on a kernel."""
 
-KINDS = named(GPPosterior, LaplaceGPPosterior, FunctionSamples)
+KINDS = named(GPPosterior, LaplaceGPPosterior, StudentTGPPosterior, FunctionSamples)
 """The same by name."""
 
 
@@ -96,14 +97,14 @@ def _functions_from(header: Json, tensors: Tensors, device: torch.device | str) 
     return _functions(read(FunctionFields, header.get("functions"), "functions"), base, header)
 
 
-def _classification_state(saved: LaplaceGPPosterior, tensors: Tensors) -> Json:
+def _laplace_state(saved: LaplaceProcess, tensors: Tensors) -> Json:
     state = records(tensors).state
     return state(replace(saved, start=None)) | {"mode": state(saved.mode, "mode")}
 
 
-def _classification_from(header: Json, tensors: Tensors, device: torch.device | str) -> LaplaceGPPosterior:
+def _laplace_from(header: Json, tensors: Tensors, device: torch.device | str) -> LaplaceProcess:
     read = records(tensors, device).read
-    found: LaplaceGPPosterior = read(LaplaceGPPosterior, header, "")
+    found: LaplaceProcess = read(KINDS[header["posterior"]], header, "")
     mode: Mode = read(Mode, header.get("mode"), "mode")
     check_dimensions(found.kernel, found.data.inputs)
     _check(mode.weights[:, None], "the mode", (len(found.data) * found.width, 1))
@@ -137,14 +138,16 @@ def _regression_from(header: Json, tensors: Tensors, device: torch.device | str)
 
 WRITERS: dict[str, Callable[[Any, Tensors], Json]] = {
     "GPPosterior": _regression_state,
-    "LaplaceGPPosterior": _classification_state,
+    "LaplaceGPPosterior": _laplace_state,
+    "StudentTGPPosterior": _laplace_state,
     "FunctionSamples": _functions_state,
 }
 """How each kind is written, by its name."""
 
 READERS: dict[str, Callable[[Json, Tensors, torch.device | str], Processes]] = {
     "GPPosterior": _regression_from,
-    "LaplaceGPPosterior": _classification_from,
+    "LaplaceGPPosterior": _laplace_from,
+    "StudentTGPPosterior": _laplace_from,
     "FunctionSamples": _functions_from,
 }
 """How each is read."""

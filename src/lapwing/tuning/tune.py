@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.data.sources import Source
 from lapwing.ground.distributed import check_alike
-from lapwing.ground.errors import ConfigError, check_kind
+from lapwing.ground.errors import ConfigError, DataWarning, check_kind, warn
 from lapwing.ground.files.records import checksum
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
@@ -72,6 +72,10 @@ def tune(
     Returns:
         The posterior at the chosen values; its ``trace`` has grown by the steps taken.
 
+    Warns:
+        DataWarning: If the likelihood has a spread that no method chooses, left at its default: that of
+            ``NegativeBinomial`` and ``StudentT``.
+
     Raises:
         ConfigError: If there is no such method, or unlabelled inputs beside one, or the best values are not positive
             and finite.
@@ -116,6 +120,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
     hint = "a loader of held-out data, Mixup(), ELBO(), EM(), EvidenceGradient() or MacKay()"
     check_kind("the method", method, (Method,), hint)
     fitted.network.check_unchanged()
+    warn_of_default_spread(fitted)
     if fitted.data is not None and fitted.data.shared:
         check_alike(True, checksum(method_options(method)), "method to tune by", "the same choices in each")
     if isinstance(method, TunesNoise):
@@ -123,6 +128,16 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
     else:
         tuned = cast(Any, method).tune(fitted, progress)
     return cast(Any, _told(tuned, progress))
+
+
+def warn_of_default_spread(posterior: Posterior) -> None:
+    """Warn where the likelihood has a spread that tuning does not choose, and nobody else chose."""
+    if posterior.likelihood.spread_is_default:
+        warn(
+            f"tuning does not choose how far targets spread, and {posterior.likelihood!r} has the default. Try a fit "
+            "with lw.baselines.PlainNetwork(model, likelihood).calibrated(held_out).likelihood",
+            DataWarning,
+        )
 
 
 def _told(tuned: Posterior, progress: bool | None) -> Posterior:

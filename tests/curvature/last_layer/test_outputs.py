@@ -22,7 +22,8 @@ from tests.posterior_cases import STRUCTURES, Linearised, limited, problem, refu
 
 @pytest.mark.parametrize("structure", ["full-weights", "diagonal", "kfac", "kfac-reduce-separate"])
 @pytest.mark.parametrize(
-    "name", ["categorical", "heteroscedastic", "bernoulli", "poisson", "negative-binomial", "tokens", "pixels"]
+    "name",
+    ["categorical", "heteroscedastic", "bernoulli", "poisson", "negative-binomial", "student-t", "tokens", "pixels"],
 )
 def test_many_outputs_have_the_variances_of_few(name: str, structure: str) -> None:
     case = problem(name)

@@ -112,7 +112,7 @@ class TestSearch:
         assert kept.likelihood == case.likelihood
         assert kept.trace[-1].validation_nll > tuned.trace[-1].validation_nll
 
-    @pytest.mark.parametrize("name", ["poisson", "negative-binomial", "heteroscedastic"])
+    @pytest.mark.parametrize("name", ["poisson", "negative-binomial", "student-t", "heteroscedastic"])
     def test_unlikely_precisions_do_not_stop_the_search(self, name: str) -> None:
         """Where the prior is weakest, the expected rates overflow."""
         case, posterior = fit(name)
