@@ -54,9 +54,11 @@ def test_the_bound_is_the_expected_likelihood_less_the_divergence_from_the_prior
     q = MultivariateNormal(mode, precision_matrix=dense.ggn + prior)
     divergence = kl_divergence(q, MultivariateNormal(torch.zeros_like(mode), precision_matrix=prior))
     j = dense.jacobian(case.x)
-    draws = mode + (torch.linalg.cholesky(q.covariance_matrix) @ normal(len(mode), 4000, seed=7)).mT
+    draws = mode[:, None] + torch.linalg.cholesky(q.covariance_matrix) @ normal(len(mode), 4000, seed=7)
     y = case.likelihood.canonical_targets(dense.outputs(case.x), case.y)
-    losses = torch.stack([case.likelihood.nll(j @ w, y).sum() for w in draws])
+    outputs = (j @ draws).movedim(-1, 0)
+    every = case.likelihood.nll(outputs.flatten(0, 1), y.repeat(4000, *[1] * (y.ndim - 1)))
+    losses = every.unflatten(0, (4000, -1)).flatten(1).sum(1)
     spread = losses.std() * (1 / 4000 + 1 / 64) ** 0.5
     assert abs(found.bound + float(losses.mean() + divergence)) < 4 * float(spread)
 
@@ -88,7 +90,7 @@ def test_it_is_a_lower_bound_of_the_evidence() -> None:
 def test_the_charge_by_draws_is_that_of_the_determinant() -> None:
     case = problem("categorical")
     sampled = case.fit(lw.Laplace(case.likelihood, structure=lw.Sampled(8, lw.solvers.CG(rtol=1e-10))))
-    points = tried(sampled, (0.0, 0.5, 1.0, 1.5), samples=4000)
+    points = tried(sampled, (0.0, 0.5, 1.0), samples=4000)
     exact = evidence_at(case.fit(lw.Laplace(case.likelihood, structure=lw.Full(view="weights"))), "weights")
     charges = [
         float(exact.complexity.log_det_ratio(it.found.state.precisions, torch.tensor(1.0).double())) for it in points
@@ -213,9 +215,9 @@ def test_noise_that_varies_is_no_obstacle_to_draws() -> None:
 def test_more_outputs_than_uncertain_directions_in_single_precision(structure: lw.KFAC | lw.Diagonal) -> None:
     """The covariance of the outputs is singular, and its smallest eigenvalues are what float32 rounds, not faults."""
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 60))
+    module = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 30))
     module[1].requires_grad_(False)
-    data = (torch.randn(30, 8), torch.arange(30))
+    data = (torch.randn(15, 4), torch.arange(15))
     posterior = lw.Laplace(lw.Categorical(), structure=structure).fit(module, data)
     assert float(lw.tune(posterior, lw.ELBO()).prior.precision) > 0  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -260,20 +262,20 @@ def test_an_offset_is_kept_where_outputs_do_not_come_from_a_linear_layer() -> No
 
 @cache
 def digits() -> tuple[nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """A linear classifier, trained until it is certain of its 400 digits; and others."""
+    """A linear classifier, trained until it is certain of its 200 digits; and others."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     x, y = torch.tensor(pixels).double() / 16, torch.tensor(labels)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10)).double()
+        model = nn.Sequential(nn.Linear(64, 10), nn.ReLU(), nn.Linear(10, 10)).double()
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(300):
         optimiser.zero_grad()
-        cross_entropy(model(x[:400]), y[:400]).backward()
+        cross_entropy(model(x[:200]), y[:200]).backward()
         optimiser.step()
-    return model, (x[:400], y[:400]), (x[400:], y[400:])
+    return model, (x[:200], y[:200]), (x[200:], y[200:])
 
 
 @pytest.mark.no_cover
