@@ -54,8 +54,8 @@ for name, predictor in (("the network", plain), ("KFAC", posterior)):
 # A reliability diagram: of the answers with 80 % confidence 80 % should be right. Bars below the diagonal are answers
 # that are too sure.
 
-fig, axes = plt.subplots(1, 2, figsize=(9, 5), layout="constrained")
+fig, axes = plt.subplots(1, 2, figsize=(9, 5.4), layout="constrained")
 for ax, predictor, title in zip(axes, (plain, posterior), ("the network", "KFAC"), strict=True):
-    lw.plots.plot_reliability(predictor.predict(test[0]).probs, test[1], bins=5, ax=ax)
-    ax.set_title(title)
+    lw.plots.plot_reliability(predictor.predict(test[0]).probs, test[1], bins=10, ax=ax)
+    ax.set(title=title, ylim=(-0.5, 1.5))  # room for the legend
 plt.show()

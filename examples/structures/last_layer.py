@@ -19,11 +19,11 @@ torch.manual_seed(0)
 y = torch.arange(200) % 2
 angle = torch.pi * torch.rand(200)
 arc = torch.stack([angle.cos(), angle.sin()], 1)
-x = torch.where(y[:, None] == 0, arc, torch.tensor([1.0, 0.5]) - arc) + 0.15 * torch.randn(200, 2)
+x = torch.where(y[:, None] == 0, arc, torch.tensor([1.0, 0.5]) - arc) + 0.25 * torch.randn(200, 2)
 
 model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2))
 optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-for _ in range(300):
+for _ in range(100):
     optimiser.zero_grad()
     nn.functional.cross_entropy(model(x), y).backward()
     optimiser.step()
@@ -38,8 +38,9 @@ posterior = lw.tune(posterior)
 print(posterior)
 
 # %%
-# Left, the probabilities: sure everywhere but along one line, and here the data ask for no more doubt than that. Right,
-# what the network alone cannot say: which inputs are unlike the data.
+# Left, the probabilities: doubtful along one line and nowhere else. Right, what they do not say: which inputs are
+# unlike the data. The last layer sees no more than its features, and these may look familiar far away: all weights see
+# more.
 
 across, up = torch.linspace(-3, 4, 90), torch.linspace(-2.5, 3, 80)
 plane = torch.cartesian_prod(across, up)
