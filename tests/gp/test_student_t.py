@@ -16,7 +16,7 @@ from torch import Tensor
 import lapwing as lw
 from lapwing.gp import GPStep, StudentTGPPosterior
 from lapwing.gp.robust_mode import RobustPoint
-from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, NumericalError
+from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, NumericalError, TooLargeError
 from lapwing.linear.mode.loss import Mode
 from lapwing.predictive import HeavyTailedRegression
 from tests.posterior_cases import normal, refused
@@ -224,6 +224,8 @@ def test_what_it_does_not_take_is_refused() -> None:
         lw.GP(KERNEL, lw.StudentT()).fit((X, torch.stack([Y, Y], 1)))
     with refused(DataError, "targets up to 1e+150"):
         lw.GP(KERNEL, lw.StudentT()).fit((X, torch.where(Y[3] == Y, 1e200, Y)))
+    with refused(TooLargeError, "Got 17,000 x 17,000 entries"):
+        lw.GP(KERNEL, lw.StudentT()).fit((torch.arange(34_000.0).view(17_000, 2), torch.arange(17_000.0)))
     with refused(ConfigError, "what a process with StudentT has"):
         lw.GP(KERNEL, lw.StudentT(), mean="linear")
     with refused(ConfigError, "no noise of each row with StudentT"):

@@ -93,6 +93,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "Gaussian process": regression,
     "Gaussian process by products": lambda: regression(solver=lw.solvers.CG(rtol=1e-10)),
     "Gaussian process of classes": lambda: Case(lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()).fit((X, THREE)), THREE),
+    "Gaussian process with Student-t noise": lambda: Case(
+        lw.GP(1.0 * lw.gp.RBF(1.2), lw.StudentT(3.0, 0.2)).fit((X, Y[:, :1])), Y[:, :1]
+    ),
     "refits": refits,
     "image": image,
 }
@@ -134,13 +137,15 @@ def check_same(found: list[Tensor], expected: list[Tensor], rtol: float = 1e-7) 
 
 @every_predictor
 def test_predictions_of_some_inputs_are_those_of_all(name: str) -> None:
-    posterior = case_of(name).posterior
+    case = case_of(name)
+    posterior = case.posterior
     part = torch.tensor([3, 0])
     check_same(numbers(posterior, NEW[part]), [each[part] for each in numbers(posterior)])
     prediction = posterior.predict(NEW)
     classes = isinstance(posterior.likelihood, lw.Categorical)
     shown = prediction.probs if classes else prediction.mean
-    assert shown.shape == (5, 3 if classes else 2) and bool(shown.isfinite().all())
+    assert case.targets is not None
+    assert shown.shape == (5, 3 if classes else case.targets.shape[1]) and bool(shown.isfinite().all())
 
 
 @every_predictor

@@ -70,7 +70,7 @@ TUNERS = ("gradient", "gradient at the mode", "MacKay", "ELBO", "EM", "validatio
 
 NETWORKS = ("convolution", "last layer", "subnetwork")
 
-PROCESSES = ("Cholesky", "CG", "classes")
+PROCESSES = ("Cholesky", "CG", "classes", "Student-t")
 
 RELATIVE = torch.linspace(0.5, 3.0, 31, dtype=torch.float64)
 
@@ -194,8 +194,10 @@ def of_process(name: str, device: torch.device) -> list[Tensor]:
         "Cholesky": lw.GP(kernel, lw.Gaussian(50.0)),
         "CG": lw.GP(kernel, lw.Gaussian(50.0), **products),
         "classes": lw.GP(1.0 * lw.gp.RBF(1.2), lw.Categorical()),
+        "Student-t": lw.GP(1.0 * lw.gp.RBF(1.2), lw.StudentT(3.0, 0.2)),
     }
-    process: Any = recipes[name].fit((x, classes if name == "classes" else y))
+    targets = {"classes": classes, "Student-t": y[:, :1]}
+    process: Any = recipes[name].fit((x, targets.get(name, y)))
     evidence: Any = lw.gp.Evidence(steps=3)
     tuned = process if name == "CG" else lw.tune(process, evidence)
     outputs = tuned.outputs(new).marginal()

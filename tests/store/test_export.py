@@ -72,6 +72,10 @@ CASES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: process(lw.Gaussian(50.0), normal(12, 2, seed=1), mean="linear"),
         ("mean", "std", "epistemic"),
     ),
+    "process with Student-t noise": (
+        lambda: process(lw.StudentT(3.0, 0.2), normal(12, 1, seed=1)),
+        ("mean", "std", "uncertainty"),
+    ),
     "process of classes": (lambda: process(lw.Categorical(), labels(12, classes=3)), ("probs", "outputs_std")),
 }
 

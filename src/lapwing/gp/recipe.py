@@ -121,7 +121,8 @@ class GP(Settings):
             ShapeError: If inputs or targets have other shapes, or the kernel is for other inputs.
 
         Warns:
-            DataWarning: If the targets never vary, or outputs of very different spread have one kernel.
+            DataWarning: If the targets never vary, outputs of very different spread have one kernel, or with Student-t
+                noise half of the targets are far from 0.
 
         Cost:
             None yet: solves are made when they are first asked for, and kept. Outputs with kernels or noises of their

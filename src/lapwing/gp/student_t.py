@@ -10,11 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.gp.kernels.base import Kernel
+from lapwing.gp.kernels.matrix import check_room
 from lapwing.gp.laplace import RTOL, LaplaceProcess
 from lapwing.gp.observations import Observations
 from lapwing.gp.robust_mode import RobustLoss, robust_mode
 from lapwing.gp.tuning.tunable import LeastNoise
 from lapwing.ground.errors import ConvergenceWarning, DataError, DataWarning, NumericalError, warn
+from lapwing.ground.precision import wide
 from lapwing.likelihoods import StudentT
 from lapwing.linalg import Dense
 from lapwing.linear.mode.loss import Mode
@@ -88,6 +90,10 @@ class StudentTGPPosterior(LaplaceProcess):
         largest = float(data.targets.abs().max())
         if largest > LARGEST:
             raise DataError(f"targets up to {LARGEST:g}", f"one of size {largest:.3g}", "targets in a larger unit")
+        size = (len(data), len(data))
+        check_room(
+            "a kernel matrix", size, wide(data.inputs[:1]), "fewer observations, or Gaussian() and a solver for many"
+        )
         posterior = cls(kernel, likelihood, data)
         posterior._check()
         posterior._warn_of_offset()
@@ -160,7 +166,7 @@ class StudentTGPPosterior(LaplaceProcess):
 
     def log_hyperparameters(self) -> Float[Tensor, " h"]:
         """See ``Tunable``; the last is log σ²."""
-        scale = torch.tensor([self.likelihood.scale], dtype=torch.float64)
+        scale = torch.tensor([self.likelihood.scale], dtype=torch.float64, device="cpu")
         return torch.cat([self.kernel.hyper, 2 * scale.log()])
 
     def hyperparameter_names(self) -> list[str]:
