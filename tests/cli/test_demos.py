@@ -9,7 +9,7 @@ import pytest
 from lapwing import cli
 from lapwing.comparison import Comparison, Row
 from lapwing.demo import tour
-from lapwing.demo.findings import Finding
+from lapwing.demo.questions import QUESTIONS, Answer
 from lapwing.demo.tour import Demo
 
 
@@ -26,13 +26,15 @@ def test_both_tables_are_printed_and_where_the_report_is(
 ) -> None:
     def run(out: Path, **options: object) -> Demo:
         assert options == {"seeds": 2, "quick": True, "progress": False}  # nobody looks at captured output
-        tables = [Comparison((Row(name, "", ({"nll": 0.5},)),)) for name in ("digits row", "gap row")]
-        return Demo(*tables, (Finding("It works", -0.5, 0.25, True),), out / "results.json", out / "report.html", 61.4)
+        digits, gap = (Comparison((Row(name, "", ({"nll": 0.5},)),)) for name in ("digits row", "gap row"))
+        answer = Answer(QUESTIONS[0], 0.5, "plain network", -0.5, 0.125)
+        return Demo(digits, gap, (answer,), out / "results.json", out / "report.html", 61.4)
 
     monkeypatch.setattr(tour, "run", run)
     cli.main(["demo", "--seeds", "2", "--quick", "--out", "there"])
     out = capsys.readouterr().out
-    assert out.index("digits row") < out.index("gap row") < out.index("yes  It works (difference -0.5000 ± 0.2500)")
+    assert out.index("digits row") < out.index("gap row") < out.index("−0.50 ± 0.12  better")
+    assert max(map(len, out.splitlines())) <= 120
     assert out.endswith("there/results.json, there/report.html: 61 seconds\n")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lapwing.comparison import Comparison, Row
-from lapwing.demo import tour
+from lapwing.demo import text, tour
+from lapwing.demo.questions import QUESTIONS
 from lapwing.demo.tour import Demo, run
 from lapwing.ground.errors import ConfigError
 from lapwing.posteriors import Posterior
@@ -23,10 +24,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 def test_every_method_has_a_row_with_all_numbers(demo: Demo) -> None:
     results = json.loads(demo.results.read_text(encoding="utf-8"))
     ways = ("default", "evidence at the weights", "validation")
-    tuned = [(name, how) for name in ("last layer", "diagonal", "KFAC", "full") for how in ways]
+    tuned = [(name, how) for name in ("last layer", "diagonal", "KFAC") for how in ways]
     names = [(row["method"], row["tuned_by"]) for row in results["rows"]]
     assert names == [("plain network", ""), ("temperature scaling", "validation"), *tuned]
-    scores = ("accuracy", "nll", "ece", "brier", "ood_auroc", "predict_seconds", "peak_mib")
+    scores = ("accuracy", "nll", "ece", "brier", "ood_auroc", "nll:rotated", "joint", "augrc", "predict_seconds")
     for row in results["rows"][:1] + results["rows"][2:]:
         assert all(len(row[name]["runs"]) == 1 for name in scores), row
     criteria = dict(zip(ways, ("validation_nll", "evidence", "validation_nll"), strict=True))
@@ -37,7 +38,7 @@ def test_every_method_has_a_row_with_all_numbers(demo: Demo) -> None:
 
 @pytest.mark.parametrize("other", ["default", "validation"])
 def test_evidence_is_larger_where_it_was_what_was_tuned(demo: Demo, other: str) -> None:
-    for name in ("last layer", "diagonal", "KFAC", "full"):
+    for name in ("last layer", "diagonal", "KFAC"):
         classical, not_it = (demo.digits.row(name, how).predictor for how in ("evidence at the weights", other))
         assert isinstance(classical, Posterior) and isinstance(not_it, Posterior)
         assert classical.log_marginal() > not_it.log_marginal()
@@ -58,9 +59,17 @@ def test_page_and_figures_are_written(demo: Demo) -> None:
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
 
 
-def test_findings_are_in_the_results(demo: Demo) -> None:
+def test_answers_to_all_questions_are_in_the_results(demo: Demo) -> None:
     found = json.loads(demo.results.read_text(encoding="utf-8"))["findings"]
-    assert [finding["claim"] for finding in found] == [finding.claim for finding in demo.findings]
+    assert found == [answer.to_dict() for answer in demo.answers] and len(found) == 2 * len(QUESTIONS)
+
+
+def test_its_tables_fit_a_terminal(demo: Demo) -> None:
+    lines = "\n".join(text.in_terminal(demo.digits, demo.gap)).splitlines()
+    assert max(map(len, lines)) <= text.WIDTH
+    assert {"NLL, nats ↓", "OOD AUROC ↑", "NLL gap, nats ↓"} <= {
+        heading for line in lines for heading in re.split(r"  +", line)
+    }
 
 
 def test_seeds_are_pooled_and_what_was_done_before_an_interrupt_is_kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -19,11 +20,12 @@ def demo(*, out: Path = Path("runs/demo"), seeds: int = 5, quick: bool = False) 
         quick: Train for a moment only, to see that everything runs.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not slow a busy machine; read by torch
-    from lapwing.demo import tour
+    from lapwing.demo import questions, text, tour
 
+    logging.getLogger("lapwing").setLevel(logging.WARNING)  # of what every fit chose there would be a hundred lines
     done = tour.run(out, seeds=seeds, quick=quick, progress=sys.stderr.isatty())
-    for part in (done.digits.table(), done.gap.table(), "\n".join(map(str, done.findings))):
+    for part in (*text.in_terminal(done.digits, done.gap), questions.table(done.answers, seeds)):
         say(part + "\n")
     say(f"{done.results}, {done.report}: {done.seconds:.0f} seconds")
-    findings = [finding.to_dict() for finding in done.findings]
-    return {"results": str(done.results), "report": str(done.report), "findings": findings}
+    told = [answer.to_dict() | {"verdict": answer.verdict} for answer in done.answers]
+    return {"results": str(done.results), "report": str(done.report), "answers": told}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lapwing.comparison import Comparison, Row
 from lapwing.demo.digits import Digits
-from lapwing.demo.findings import AT_WEIGHTS
 from lapwing.demo.gap import Gap, curve
+from lapwing.demo.questions import AT_WEIGHTS
 from lapwing.ground import canvas
 from lapwing.metrics import auroc, ece, rejection_curve
 from lapwing.posteriors import Posterior

@@ -22,11 +22,13 @@ class Gap:
 
     Args:
         train: Inputs ``[n, 1]`` and targets ``[n, 1]`` outside the gap.
+        validation: More of them, to tell the noise by.
         test: More of them, to score on.
-        unseen: Inputs inside the gap.
+        unseen: Inputs and targets inside the gap.
     """
 
     train: Pair
+    validation: Pair
     test: Pair
     unseen: Pair
 
@@ -37,7 +39,7 @@ def curve(x: Tensor) -> Tensor:
 
 
 def gap(seed: int) -> Gap:
-    """A draw of the data: 80 points to train on, 200 to score on, 100 in the gap.
+    """A draw of the data: 80 points to train on, 200 to score on, 100 in the gap, 80 held out.
 
     Args:
         seed: Of inputs and noise.
@@ -54,7 +56,9 @@ def gap(seed: int) -> Gap:
         x, y = (torch.cat(columns) for columns in zip(*parts, strict=True))
         return x, y
 
-    return Gap(sides(80), sides(200), draw(100, EDGES[1], EDGES[2]))
+    train, test = sides(80), sides(200)
+    unseen = draw(100, EDGES[1], EDGES[2])
+    return Gap(train, sides(80), test, unseen)
 
 
 def fitted(data: Pair, seed: int, steps: int = 1000) -> nn.Sequential:

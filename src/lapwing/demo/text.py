@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lapwing.comparison import Comparison
 from lapwing.demo.digits import Digits
-from lapwing.demo.findings import Finding
+from lapwing.demo.questions import GAP, POSTERIOR, Answer, answers
+
+WIDTH = 120
+"""Characters of a line in a terminal."""
+
+OF_DIGITS = ("nll", "ece", "ood_auroc", "tune_seconds", "predict_seconds")
+"""What a terminal shows of the digits; the page has all of it."""
+
+OF_CURVE = ("rmse", "nll", f"nll:{GAP}", "ood_auroc", "fit_seconds")
+"""What a terminal shows of the curve."""
 
 
-def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequence[Finding]) -> dict[str, Any]:
+def in_terminal(digits: Comparison, curve: Comparison) -> tuple[str, str]:
+    """Both tables, as wide as a terminal: some of their columns.
+
+    Args:
+        digits: The digits.
+        curve: The curve with a gap.
+    """
+    parts = (("The digits", digits, OF_DIGITS), ("The curve with a gap", curve, OF_CURVE))
+    first, second = (f"{title}; arrows say which way is better:\n{narrow(*what)}" for title, *what in parts)
+    return first, second
+
+
+def narrow(comparison: Comparison, columns: Sequence[str]) -> str:
+    """A table of some columns, its sentences broken into lines.
+
+    Args:
+        comparison: The methods.
+        columns: By name.
+    """
+    known = tuple(column for column in comparison.known if column.name in columns)
+    lines = replace(comparison, known=known).table().splitlines()
+    return "\n".join("\n".join(textwrap.wrap(line, WIDTH)) if len(line) > WIDTH else line for line in lines)
+
+
+def page(digits: Comparison, curve: Comparison, data: Digits, seeds: int) -> dict[str, Any]:
+    """What the page says, but for its figures.
+
+    Args:
+        digits: The digits, over all seeds so far.
+        curve: The curve with a gap, likewise.
+        data: The split of the digits of the first seed.
+        seeds: How many there are.
+    """
+    return digits_section(digits, data, seeds, answers(digits, curve)) | {"sections": [gap_section(curve, seeds)]}
+
+
+def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequence[Answer]) -> dict[str, Any]:
     """The first section: handwritten digits.
 
     Args:
         comparison: Over all seeds so far.
         data: The split of the first seed.
         seeds: How many there are.
-        found: What the demo claims.
+        found: What came of the questions.
     """
     sizes = [len(part[1]) for part in (data.train, data.validation, data.test)]
     return {
@@ -31,30 +78,36 @@ def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequ
             f"lw.tune, which needs no further data (mixtures of training images of different classes); by "
             f"the classical evidence at the trained weights, which are no optimum of it; and by the NLL of {sizes[1]} "
             f"validation images, which temperature scaling is fitted to as well. Scores are over {sizes[2]} test "
-            f"images: means over {seeds} seed{'s' * (seeds > 1)} ± one "
-            "standard error. OOD AUROC ranks by one minus the confidence, for every method alike. Predict seconds are "
-            "those of the test and the unseen images together.",
+            f"images: means over {seeds} seed{'s' * (seeds > 1)} ± one standard error. Rotated is by 25 degrees, to "
+            "one side or the other. OOD AUROC ranks by what a posterior does not know, and a network alone by its "
+            "confidence. Predict seconds are those of the test and the unseen images together.",
+            f"Seven questions come first. {POSTERIOR[0]} at the default of lw.tune answers for the digits, the full "
+            "covariance for the curve below; both were chosen beforehand. A difference is the posterior's number less "
+            "that of the other method on the same seeds. ✓ is better and ✗ worse beyond two standard errors; ≈ is "
+            "neither. AUGRC is the share of all digits that are kept and wrong, averaged over how many are kept.",
         ],
         **comparison.to_dict(),
-        "findings": [finding.to_dict() for finding in found],
+        "findings": [answer.to_dict() for answer in found],
         "figures": [],
     }
 
 
-def gap_section(comparison: Comparison) -> dict[str, Any]:
+def gap_section(comparison: Comparison, seeds: int) -> dict[str, Any]:
     """The second section: the curve with a gap.
 
     Args:
-        comparison: Of one network.
+        comparison: Over all seeds so far.
+        seeds: How many there are.
     """
     return {
         "title": "Regression with a gap",
         "text": [
             "A network of two hidden layers is fitted to 80 noisy points of sin 2x + x/3, none of them between −1 and "
-            "1.5. Nothing is held out: the noise is that of the network's residuals, and the evidence at its weights "
-            "chooses the prior. Held-out points would come from where the training points do and say nothing about the "
-            "gap: what is tuned by them gives up the uncertainty there. OOD AUROC tells the gap from the rest by the "
-            "predicted standard deviation.",
+            "1.5. The noise of a posterior is that of the network's residuals, and the evidence at its weights chooses "
+            "the prior; that of the plain network tuned by validation is what 80 held-out points tell. They come from "
+            "where the training points do and say nothing about the gap. OOD AUROC tells the gap from the rest by the "
+            f"predicted standard deviation. Means over {seeds} seed{'s' * (seeds > 1)}, each with other points and "
+            "other weights.",
         ],
         **comparison.to_dict(),
         "figures": [],

@@ -64,6 +64,20 @@ def panels(width: float, height: float, columns: int = 1, rows: int = 1) -> list
     return made
 
 
+def beside(ax: Axes, *, right: float = 0.0, up: float = 0.0) -> Any:
+    """The coordinates of some axes, moved by a length that does not grow with them, as that of labels does not.
+
+    Args:
+        ax: The axes.
+        right: Inches to the right.
+        up: Inches up.
+    """
+    from matplotlib.transforms import ScaledTranslation
+
+    figure: Any = ax.figure
+    return ax.transAxes + ScaledTranslation(right, up, figure.dpi_scale_trans)
+
+
 def picture(ax: Axes, image: Float[Tensor, "h w"], title: str, **look: Any) -> None:
     """Draw an image from 0 on, its scale beside it.
 

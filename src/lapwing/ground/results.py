@@ -145,6 +145,26 @@ class Estimate:
         return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)
 
 
+def signed(value: float, stderr: float | None) -> str:
+    """A difference with its sign, and its standard error to two digits, which say to how many it is known itself.
+
+    Args:
+        value: The difference.
+        stderr: Its standard error; ``None`` where it is not known, then the difference has three digits.
+
+    Example:
+        >>> signed(-0.03301, 0.0043), signed(-0.00004, 0.0021), signed(12.34, 3.21), signed(0.25, None)
+        ('−0.0330 ± 0.0043', '0.0000 ± 0.0021', '+12.3 ± 3.2', '+0.25')
+    """
+    if stderr is None or not 0 < stderr < math.inf:
+        shown = f"{value:+.3g}" if value else "0"
+        return shown.replace("-", "−") + ("" if stderr is None else f" ± {stderr:g}")
+    decimals = max(0, 1 - math.floor(math.log10(stderr)))
+    rounded = round(value, decimals)
+    sign = "+" if rounded > 0 else "−" if rounded < 0 else ""
+    return f"{sign}{abs(rounded):.{decimals}f} ± {stderr:.{decimals}f}"
+
+
 class Shown:
     """A dataclass of tensors that prints their shapes and ranges, never all their numbers."""
 

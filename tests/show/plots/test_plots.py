@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from collections.abc import Generator
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lapwing.evaluation.diagnosis import diagnose_samples
+from lapwing.ground.canvas import panels
 from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.linalg import Diagonal
 from lapwing.metrics import ece, ece_floor, reliability
@@ -96,7 +98,24 @@ def test_reliability_bars_are_the_accuracies_the_gaps_and_the_counts() -> None:
     assert counts.get_xlim() == ax.get_xlim() == (0, 1)
     title = ax.get_legend().get_title().get_text()
     floor = 100 * ece_floor(PROBS, TARGETS, 10)
-    assert title == f"ECE {100 * ece(PROBS, TARGETS, 10):.1f} % (calibrated {floor:.1f} %), n = 300"
+    assert title == f"ECE {100 * ece(PROBS, TARGETS, 10):.1f} % (calibrated {floor:.1f} %)\nn = 300"
+
+
+def test_labels_and_legends_of_narrow_panels_lie_beside_one_another() -> None:
+    axes = panels(9.9, 3.9, 3)
+    for ax in axes:
+        plot_reliability(PROBS, TARGETS, ax=ax)
+    drawn: Any = axes[0].figure
+    drawn.draw_without_rendering()
+    boxes = list[Any]()
+    for ax in axes:
+        for part in (ax, ax.child_axes[-1]):
+            labels = [part.yaxis.label, *part.get_yticklabels()]
+            boxes += [label.get_window_extent() for label in labels if label.get_text() and label.get_visible()]
+        boxes += [ax.xaxis.label.get_window_extent(), ax.get_legend().get_window_extent(), ax.get_window_extent()]
+    apart = [one.overlaps(other) for one, other in itertools.combinations(boxes, 2)]
+    assert len(boxes) > 24 and not any(apart)
+    assert all(box.x0 >= 0 and box.x1 <= drawn.bbox.x1 and box.y0 >= 0 for box in boxes)
 
 
 def test_options_reach_the_main_artist() -> None:

@@ -115,11 +115,12 @@ def test_findings_say_whether_they_hold() -> None:
     found = [
         {"claim": "It works", "difference": -0.25, "stderr": 0.01, "holds": True},
         {"claim": "It always does", "difference": 0.5, "stderr": None, "holds": False},
+        {"claim": "It hardly does", "difference": -0.00004, "stderr": 0.0021, "holds": False},
     ]
     text = render(RESULTS | {"findings": found}, Path())
-    assert re.findall(r"[✓✗]", text) == ["✓", "✗"]
-    assert "−0.250 ± 0.010" in text
-    assert "+0.500, one seed" in text
+    assert re.findall(r"[✓✗≈]", text) == ["✓", "✗", "≈"]
+    assert "−0.250 ± 0.010" in text and "difference 0.0000 ± 0.0021" in text
+    assert "+0.5, one seed" in text
 
 
 def test_the_page_goes_where_it_is_told(tmp_path: Path) -> None:

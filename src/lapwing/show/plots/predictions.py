@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, percent_label
+from lapwing.ground.canvas import BLUE, GREY, INK, ORANGE, SKY, axes, beside, percent_label
 from lapwing.ground.errors import check_fraction
 from lapwing.metrics import ece_floor, reliability
 from lapwing.metrics.elements import check_all_positive, scalars
@@ -62,14 +62,16 @@ def plot_reliability(
     ax.set(xlim=(0, 1), ylim=(-0.34, 1.02), xticks=_FIFTHS, yticks=_FIFTHS)
     ax.set(xlabel="confidence", ylabel="accuracy")
     floor = ece_floor(probs, targets, bins)
-    title = f"ECE {100 * r.error:.1f} % (calibrated {100 * floor:.1f} %), n = {int(count.sum()):,}"
-    ax.legend(loc="upper left", frameon=False, title=title, alignment="left")
+    title = f"ECE {100 * r.error:.1f} % (calibrated {100 * floor:.1f} %)\nn = {int(count.sum()):,}"
+    look: dict[str, Any] = {"frameon": False, "title": title, "alignment": "left", "fontsize": 8, "title_fontsize": 8}
+    below = beside(ax, up=-0.45)  # inside it would hide bars, and be wider than a narrow panel
+    ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, borderaxespad=0.0, **look)
     inset = ax.inset_axes((0.0, 0.0, 1.0, 0.2), facecolor="none")
     inset.bar(**place, height=count, color=GREY, edgecolor="white", linewidth=0.8)
     inset.set(xlim=(0, 1), ylim=(0, 1.05 * count.max()), xticks=[], yticks=[count.max()], ylabel="examples")
     inset.spines[["top", "right"]].set_visible(False)
-    ax.yaxis.set_label_coords(-0.15, 0.62)
-    inset.yaxis.set_label_coords(-0.15, 0.5)
+    ax.yaxis.set_label_coords(0.0, 0.62, transform=beside(ax, right=-0.45))
+    inset.yaxis.set_label_coords(0.0, 0.5, transform=beside(inset, right=-0.45))
     return ax
 
 

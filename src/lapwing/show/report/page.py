@@ -16,6 +16,7 @@ from lapwing.comparison import Column, alike, networks_own, span
 from lapwing.ground.errors import ConfigError, DataError
 from lapwing.ground.files.atomic import replacing
 from lapwing.ground.files.records import Records
+from lapwing.ground.results import signed
 from lapwing.ground.version import with_extra
 
 FORMAT = re.compile(r"\.[0-9]?[efg]")
@@ -123,6 +124,11 @@ class Claim:
     def even(self) -> bool:
         """Whether the difference is noise, within two standard errors: nothing is told apart."""
         return self.stderr is not None and abs(self.difference) <= 2 * self.stderr
+
+    @property
+    def told(self) -> str:
+        """The difference as it is written."""
+        return signed(self.difference, self.stderr) + (", one seed" if self.stderr is None else "")
 
 
 @final
