@@ -43,7 +43,8 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": False,  # all that fail are named, at the end
     "image_srcset": ["2x"],
-    "remove_config_comments": True,
+    "doc_module": ("lapwing",),
+    "reference_url": {"lapwing": None},  # names in the code lead to their pages
     # What differs from one build to the next is not shown.
     "min_reported_time": float("inf"),
     "write_computation_times": False,

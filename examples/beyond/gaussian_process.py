@@ -3,7 +3,7 @@ A Gaussian process of some thousand rows
 ========================================
 
 The same linear model without a network: a kernel says how alike the function is at two inputs. On many rows the matrix
-of the kernel is not factorised. Stochastic dual descent (Lin et al. 2024) reads some of its rows at a time.
+of the kernel is not factorised. Stochastic dual descent (Antorán 2024) reads some of its rows at a time.
 """
 
 import matplotlib.pyplot as plt

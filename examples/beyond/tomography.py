@@ -4,7 +4,7 @@ Error bars of a tomogram
 
 A scanner measures line integrals of an image. A U-net that is fitted to this one scan, its weights the image, is a deep
 image prior. Made linear at the weights found, it is a Gaussian linear model once more: every pixel gets an error bar
-(Antorán et al. 2022).
+(Antorán 2024).
 """
 
 import matplotlib.pyplot as plt

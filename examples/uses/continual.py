@@ -59,7 +59,7 @@ train(faithful, second, posterior.as_prior().penalty)
 side = torch.linspace(-4.5, 4.5, 100)
 plane = torch.cartesian_prod(side, side)
 fig, axes = plt.subplots(1, 2, figsize=(8.6, 4), layout="compressed", sharey=True)
-for ax, model, name in zip(axes, (forgetful, faithful), ("trained on", "the posterior as prior"), strict=True):
+for ax, model, name in zip(axes, (forgetful, faithful), ("as usual", "the posterior as prior"), strict=True):
     right = [float((model(x).argmax(1) == y).float().mean()) for x, y in (first, second)]
     chance = model(plane).softmax(1)[:, 1].detach().reshape(100, 100)
     ax.contourf(side, side, chance.T, levels=[0, 0.5, 1], colors=["#56B4E9", "#E69F00"], alpha=0.4)
