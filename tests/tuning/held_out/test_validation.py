@@ -139,7 +139,12 @@ class TestSearch:
 class TestTemperature:
     @pytest.mark.parametrize(
         ("scale", "structure"),
-        [(0.2, lw.KFAC()), (1.0, lw.Sampled(5, EXACT)), (9.0, lw.KFAC()), (9.0, lw.Sampled(5, lw.solvers.CG(rtol=1e-6)))],
+        [
+            (0.2, lw.KFAC()),
+            (1.0, lw.Sampled(5, EXACT)),
+            (9.0, lw.KFAC()),
+            (9.0, lw.Sampled(5, lw.solvers.CG(rtol=1e-6))),
+        ],
         ids=["timid", "trained", "bold", "bold, by draws"],
     )
     def test_the_best_is_never_worse_than_temperature_scaling(self, scale: float, structure: Any) -> None:
