@@ -462,7 +462,7 @@ MUTANTS = (
         "likelihoods/test_student_t.py",
     ),
     m(
-        "predictive/scale_mixtures.py:log_density",
+        "predictive/scale_mixtures.py:_log_mixture",
         "variance[some] + scale**2 * (-u).exp()",
         "variance[some] + scale**2 * u.exp()",
         "predictive/test_scale_mixtures.py",

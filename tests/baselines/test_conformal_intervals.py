@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lapwing.baselines import ConformalIntervals, Ensemble, PlainNetwork, Task
 from lapwing.ground.errors import UnsupportedError
-from lapwing.likelihoods import Bernoulli, Gaussian, HeteroscedasticGaussian
+from lapwing.likelihoods import Bernoulli, Gaussian, HeteroscedasticGaussian, StudentT
 from tests.posterior_cases import normal, refused
 
 NOISY = PlainNetwork(nn.Identity(), HeteroscedasticGaussian())
@@ -54,6 +54,15 @@ def test_they_go_on_top_of_other_baselines() -> None:
     found = ConformalIntervals(ensemble).fit(task)
     assert found.predictor is ensemble
     assert found.coverage((x[50:], y[50:])).share >= 0.9
+
+
+def test_infinite_standard_deviations_are_no_unit() -> None:
+    plain = PlainNetwork(nn.Identity(), StudentT(df=2.0))
+    data = normal(40, 2), normal(40, 2, seed=1)
+    with refused(UnsupportedError, "Try ConformalIntervals(scaled=False)"):
+        ConformalIntervals().on(plain, data)
+    low, high = ConformalIntervals(scaled=False).on(plain, data).interval(data[0])
+    assert bool((low < high).all() and high.isfinite().all())
 
 
 def test_probabilities_have_no_intervals() -> None:

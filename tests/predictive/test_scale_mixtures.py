@@ -43,7 +43,7 @@ def test_they_are_those_of_the_convolution(df: float, scale: float, variance: fl
 @pytest.mark.parametrize("df", [0.1, 1.0, 4.0, 150.0, 300.0, 1e5])
 def test_without_variance_they_are_those_of_t(df: float) -> None:
     """The noise alone, however far out: the integrand has its weight at precisions of 1e-40 there."""
-    away = torch.cat([AWAY, torch.tensor([1e3, -1e20], dtype=torch.float64)])
+    away = torch.cat([AWAY, torch.tensor([1e3, -1e20, 1e150], dtype=torch.float64)])
     known = stats.t(df, scale=0.7)
     nothing = torch.zeros_like(away)
     found = log_density(away, nothing, df, 0.7).tolist()
@@ -57,6 +57,22 @@ def test_of_many_degrees_of_freedom_they_are_gaussian() -> None:
     found = log_density(AWAY, variance, 1e9, 0.7)
     torch.testing.assert_close(found, torch.from_numpy(known.logpdf(AWAY.numpy())), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(share_below(AWAY, variance, 1e9, 0.7), torch.from_numpy(known.cdf(AWAY.numpy())))
+
+
+def test_a_tiny_scale_beside_a_huge_distance() -> None:
+    """Their ratio has a square that is no number: the density falls as the fourth power, and v plays no part."""
+    away = torch.tensor([1e150], dtype=torch.float64)
+    expected = log_normaliser(3.0) + 2 * math.log(3.0) + 3 * math.log(1e-100) - 4 * math.log(1e150)
+    for variance in (0.0, 1e6):
+        found = log_density(away, torch.full_like(away, variance), 3.0, 1e-100)
+        assert float(found) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("df", [0.1, 4.0, 1e3])
+def test_from_where_the_noise_alone_counts_nothing_jumps(df: float) -> None:
+    away = torch.tensor([0.9999e20, 1.0001e20], dtype=torch.float64) * 1.1
+    one, other = log_density(away, torch.full((2,), 0.21, dtype=torch.float64), df, 1.0).tolist()
+    assert one - other == pytest.approx((df + 1) * math.log(1.0001 / 0.9999), rel=1e-6)
 
 
 def test_pieces_give_what_all_at_once_give() -> None:

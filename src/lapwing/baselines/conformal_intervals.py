@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,7 +17,7 @@ from lapwing.ground.errors import UnsupportedError, check_fraction
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import working
 from lapwing.jacobian.network.modes import undisturbed
-from lapwing.predictive import Predictive, Regression
+from lapwing.predictive import Predictive
 
 
 @final
@@ -91,9 +91,10 @@ class ConformalIntervals:
         """
         found: list[Tensor] = []
         for batch in Data(held_out, unpack=unpack):
-            prediction = real(predictor.predict(batch.inputs))
+            prediction = predictor.predict(batch.inputs)
+            moments = real(prediction)
             targets = predictor.likelihood.targets_of(prediction, batch.targets)
-            apart = (wide(targets) - wide(prediction.mean)).abs() / widths(prediction, self.scaled)
+            apart = (wide(targets) - wide(moments.mean)).abs() / widths(moments, self.scaled)
             found.append(apart.flatten(0, -2).cpu())
         return PredictionIntervals(predictor, conformal_quantile(torch.cat(found), self.level), self.scaled)
 
@@ -132,34 +133,59 @@ class PredictionIntervals(OnPredictor):
         inside: list[Tensor] = []
         sizes: list[Tensor] = []
         for batch in Data(test, unpack=unpack):
-            prediction = real(self.predict(batch.inputs))
+            prediction = self.predict(batch.inputs)
             targets = self.likelihood.targets_of(prediction, batch.targets)
-            low, high = self._ends(prediction)
+            low, high = self._ends(real(prediction))
             holds = (low <= targets) & (targets <= high)
             inside.append(wide(holds).mean(-1).flatten().cpu())
             sizes.append((high - low).mean(-1).flatten().cpu())
         return Coverage.of(torch.cat(inside), torch.cat(sizes))
 
-    def _ends(self, prediction: Regression) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
+    def _ends(self, prediction: WithMoments) -> tuple[Float[Tensor, "*batch c"], Float[Tensor, "*batch c"]]:
         mean = wide(prediction.mean)
         half = self.thresholds.to(mean.device) * widths(prediction, self.scaled)
         return (mean - half).to(prediction.mean), (mean + half).to(prediction.mean)
 
 
-def widths(prediction: Regression, scaled: bool) -> Float[Tensor, "*batch c"]:
-    """The standard deviations of a prediction, float64, or ones."""
-    return wide(prediction.std) if scaled else torch.ones_like(wide(prediction.mean))
+@runtime_checkable
+class WithMoments(Protocol):
+    """A prediction of numbers: of real ones or counts."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Expected target."""
+        ...
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the target."""
+        ...
 
 
-def real(prediction: Predictive) -> Regression:
+def widths(prediction: WithMoments, scaled: bool) -> Float[Tensor, "*batch c"]:
+    """The standard deviations of a prediction, float64, or ones.
+
+    Raises:
+        UnsupportedError: If they are infinite, as with Student-t noise of few degrees of freedom.
+    """
+    if not scaled:
+        return torch.ones_like(wide(prediction.mean))
+    found = wide(prediction.std)
+    if not bool(found.isfinite().all()):
+        expected = "finite standard deviations, for intervals in units of them"
+        raise UnsupportedError(expected, "infinite ones", "ConformalIntervals(scaled=False)")
+    return found
+
+
+def real(prediction: Predictive) -> WithMoments:
     """A prediction of real targets.
 
     Raises:
         UnsupportedError: If it is of something else.
     """
-    if not (hasattr(prediction, "mean") and hasattr(prediction, "std")):
+    if not isinstance(prediction, WithMoments):
         got = type(prediction).__name__
         raise UnsupportedError(
             "predictions with a mean and a standard deviation, for intervals", got, "ConformalSets()"
         )
-    return cast(Regression, prediction)
+    return prediction

@@ -19,14 +19,14 @@ from lapwing.likelihoods.student_t import LARGEST
 from lapwing.linalg.cholesky import cholesky_or_none
 from lapwing.linear.mode.loss import Mode
 
-WIDENED = (256.0, 64.0, 16.0, 4.0, 1.0)
-"""Factors of the scale at which modes are looked for, each from those of the one before and from a start of its own."""
+WIDENED = (256.0, 64.0, 16.0, 4.0)
+"""Factors of the scale at which minima are looked for: from those of the one before, and from its Gaussian start."""
 
 LOOSELY = 1e-3
-"""Relative gradient at which a mode of a wider scale is left for the next one."""
+"""Relative gradient at which a minimum at one scale is left for the next."""
 
 ALIKE = 0.1
-"""Modes whose outputs are nowhere further apart, in units of the scale, are taken for one."""
+"""Minima whose outputs are nowhere further apart, in units of the scale, are taken for one."""
 
 STEPS = 300
 """Most steps of a descent."""
@@ -85,7 +85,7 @@ class RobustLoss:
     def solve(self, curvature: Float[Tensor, " n"], right: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         """``(1 + Lᵀ C L)⁻¹ b = b - Lᵀ √C (1 + √C K √C)⁻¹ √C L b`` where C is not negative.
 
-        Rasmussen & Williams 2006, equation 3.27.
+        Rasmussen & Williams 2006, equations 3.26 and 3.27.
 
         Args:
             curvature: C.
@@ -181,7 +181,7 @@ class RobustPoint:
     def reweighted(self) -> RobustPoint:
         """The point to which solving with the expected noise precisions leads: the step of EM, never to a higher loss.
 
-        Given its precision the noise is Gaussian (Vanhatalo, Jylänki & Vehtari 2009, section 3). The loss lies below
+        Given its precision the noise is Gaussian (Vanhatalo, Jylänki & Vehtari 2009). The loss lies below
         the quadratic that touches it here, whose minimum this is.
         """
         expected = self.loss.likelihood.noise_precisions(self.outputs, self.loss.targets)
@@ -206,13 +206,17 @@ class RobustPoint:
 
 
 def robust_mode(
-    loss: RobustLoss, starts: Sequence[Float[Tensor, " n"]], *, rtol: float, progress: bool | None = None
+    loss: RobustLoss,
+    starts: Sequence[Float[Tensor, " n"]],
+    *,
+    rtol: float,
+    progress: bool | None = None,
 ) -> Mode:
     """The lowest minimum that is found from several starts.
 
     At a scale so wide that no target is far off the loss is convex where its minimum is, which is about that of
     Gaussian noise. As the scale narrows minima move and appear: each is followed, and each scale adds the one that is
-    found from its Gaussian start.
+    found from its Gaussian start. Where targets contradict each other there may be lower ones that are not found.
 
     Args:
         loss: ψ.
@@ -221,28 +225,35 @@ def robust_mode(
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
     Cost:
-        A Cholesky factor and a product of n x n matrices a step, of some dozens.
+        A few dozen Cholesky factors, and a product of n x n matrices for each of them while targets are far off.
     """
-    taken = 0
-    minima: list[RobustPoint] = []
     with Bar("mode", progress=progress) as bar:
+        followed: list[Float[Tensor, " n"]] = []
         for factor in WIDENED:
-            wider = loss.widened(factor)
-            points = [wider.with_gaussian_noise(), *(wider.at(point.u) for point in minima)]
-            if factor == 1:
-                points += [wider.at(start) for start in starts]
-            minima = []
-            for point in points:
-                found, steps, _ = descended(point, LOOSELY, bar)
-                taken += steps
-                if all(apart(found, other) > ALIKE for other in minima):
-                    minima.append(found)
-        best, steps, stopped = descended(min(minima, key=lambda point: point.value), rtol, bar)
-    return Mode(best.u, best.nll, 0.0, best.relative, taken + steps, taken + steps, stopped)
+            followed = [point.u for point in minima_from(loss.widened(factor), followed, bar)]
+        lowest = min(minima_from(loss, [*followed, *starts], bar), key=lambda point: point.value)
+        best, stopped = descended(lowest, rtol, bar)
+    return Mode(best.u, best.nll, 0.0, best.relative, bar.done, bar.done, stopped)
 
 
-def descended(start: RobustPoint, rtol: float, bar: Bar, most: int = STEPS) -> tuple[RobustPoint, int, Stopped]:
-    """The minimum below a start, the steps to it, and why they ended.
+def minima_from(loss: RobustLoss, starts: Sequence[Float[Tensor, " n"]], bar: Bar) -> list[RobustPoint]:
+    """The different minima below some starts and the Gaussian one, nearly.
+
+    Args:
+        loss: ψ.
+        starts: u.
+        bar: Of the steps.
+    """
+    minima: list[RobustPoint] = []
+    for point in (loss.with_gaussian_noise(), *map(loss.at, starts)):
+        found, _ = descended(point, LOOSELY, bar)
+        if all(apart(found, other) > ALIKE for other in minima):
+            minima.append(found)
+    return minima
+
+
+def descended(start: RobustPoint, rtol: float, bar: Bar, most: int = STEPS) -> tuple[RobustPoint, Stopped]:
+    """The minimum below a start, and why the steps to it ended.
 
     Args:
         start: Where to start.
@@ -251,19 +262,19 @@ def descended(start: RobustPoint, rtol: float, bar: Bar, most: int = STEPS) -> t
         most: Most steps.
     """
     point = start
-    for number in range(most):
+    for _ in range(most):
         if point.relative <= rtol:
             if point.is_convex:
-                return point, number, "converged"
+                return point, "converged"
             following = point.downhill()
         else:
             newton = point.newton()
             following = newton if newton is not None and newton.improves(point) else point.reweighted()
         if not following.improves(point):
-            return point, number, "stagnated"
+            return point, "stagnated"
         point = following
         bar.update(said=f"gradient {point.relative:.1e}, done at {rtol:.1e}")
-    return point, most, "iterations"
+    return point, "iterations"
 
 
 def apart(one: RobustPoint, other: RobustPoint) -> float:

@@ -43,7 +43,7 @@ class StudentTGPPosterior(LaplaceProcess):
     ``1 + Lᵀ B L`` is positive definite all the same. There may be several modes, where two groups of targets
     contradict each other; the posterior is that around the highest one found from several starts
     (``robust_mode``), and does not say that there are others. Source: Vanhatalo, Jylänki and Vehtari (2009), "Gaussian
-    process regression with Student-t likelihood", section 3.
+    process regression with Student-t likelihood".
 
     Args:
         kernel: k.

@@ -16,8 +16,9 @@ from lapwing.likelihoods.base import check_positive_finite
 from lapwing.likelihoods.elementwise import Elementwise
 from lapwing.moments import Outputs
 from lapwing.predictive.distributions import HeavyTailedRegression
-from lapwing.predictive.distributions.heavy_tailed import drawn_student_t, student_t_log_prob
+from lapwing.predictive.distributions.heavy_tailed import drawn_student_t
 from lapwing.predictive.links import Link
+from lapwing.predictive.scale_mixtures import student_t_log_prob
 
 FEWEST = 0.1
 """Fewest degrees of freedom: of fewer, quantiles would be beyond what numbers can be."""

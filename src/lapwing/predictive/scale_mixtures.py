@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lapwing.ground.device import CACHED
 from lapwing.ground.precision import wide_like
 
 NEGLIGIBLE = 40.0
@@ -19,6 +20,9 @@ STEP = 0.5
 
 BUDGET = 2**27
 """Bytes the integrands of some numbers at all nodes may take (128 MiB)."""
+
+FAR = 1e40
+"""Square of a distance, in units of all variance, from which on the density is that of the noise alone, to rounding."""
 
 STIRLING = 200.0
 """Degrees of freedom from which on gamma functions are Stirling's series: their logarithms would cancel."""
@@ -32,7 +36,8 @@ def log_density(
         p(y) = ∫ N(y; m, v + σ² / g) Gamma(g; ν/2, ν/2) dg
 
     over u = log g, where the trapezoid rule converges exponentially (Trefethen and Weideman 2014, "The exponentially
-    convergent trapezoidal rule"). Each number has nodes of its own, which reach as far as it lies from the mean.
+    convergent trapezoidal rule"). Each number has nodes of its own, which reach as far as it lies from the mean; of
+    numbers 1e20 standard deviations away the noise alone is looked at.
 
     Args:
         away: ``y - m``, float64.
@@ -44,6 +49,14 @@ def log_density(
     Cost:
         Some hundred Gaussian densities a number; more where ν is large and y far out, in proportion to ``√ν log |y|``.
     """
+    far = away.square() > FAR * (variance + scale**2)
+    near = _log_mixture(torch.where(far, 0.0, away), variance, df, scale, max_bytes)
+    return torch.where(far, student_t_log_prob(away, df, scale), near)
+
+
+def _log_mixture(
+    away: Float[Tensor, " m"], variance: Float[Tensor, " m"], df: float, scale: float, max_bytes: int
+) -> Float[Tensor, " m"]:
     with torch.no_grad():
         lowest = _lowest(away, variance, df, scale)
         highest = _highest(df)
@@ -75,6 +88,18 @@ def share_below(
         deviations = (variance[some] + noise[:, None]).sqrt()
         found = found.index_put((some,), weights @ torch.special.ndtr(away[some] / deviations))
     return found
+
+
+def student_t_log_prob(residuals: Float[Tensor, "*n"], df: float, scale: float) -> Float[Tensor, "*n"]:
+    """``log Γ((ν + 1)/2) - log Γ(ν/2) - ½ log(ν π) - log σ - (ν + 1)/2 log(1 + r² / (ν σ²))`` of residuals r, nats.
+
+    Args:
+        residuals: r.
+        df: ν.
+        scale: σ.
+    """
+    surprise = log_one_plus_square(residuals, scale * math.sqrt(df))
+    return log_normaliser(df) - math.log(scale) - 0.5 * (df + 1) * surprise
 
 
 def log_normaliser(df: float) -> float:
@@ -136,12 +161,12 @@ def _highest(df: float) -> float:
 
 
 def _pieces(nodes: Float[Tensor, " m"], max_bytes: int) -> Iterator[Int[Tensor, " p"]]:
-    """Numbers, those of few nodes first, so many at a time that all their nodes fit the bytes."""
-    order = nodes.argsort()
+    """Numbers, those of most nodes first, so many at a time that as many nodes for each of them fit the bytes."""
+    room = min(max_bytes, CACHED) if nodes.device.type == "cpu" else max_bytes
+    order = nodes.argsort(descending=True)
     start = 0
     while start < len(order):
-        size = max(1, int(max_bytes / (8 * (float(nodes[order[start]]) + 1))))
-        while size > 1 and size * (float(nodes[order[min(start + size, len(order)) - 1]]) + 1) * 8 > max_bytes:
-            size = size // 2
+        most = float(nodes[order[start]]) + 1
+        size = max(1, int(room / (8 * most)))
         yield order[start : start + size]
         start = start + size

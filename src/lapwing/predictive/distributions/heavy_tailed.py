@@ -19,7 +19,7 @@ from lapwing.metrics.score_table import Scores
 from lapwing.moments.marginals import quantile_of_normal
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.distributions.base import Predictive, plus_diagonal
-from lapwing.predictive.scale_mixtures import log_density, log_normaliser, log_one_plus_square, share_below
+from lapwing.predictive.scale_mixtures import log_density, share_below
 
 NARROW = 1e-7
 """Width of the bracket of a quantile, relative to its distance from the mean, that one step of Newton's squares."""
@@ -212,18 +212,6 @@ class HeavyTailedRegression(Predictive):
         if probability < 0.5:
             nearest, farthest = -farthest, -nearest
         return (means + nearest).amin(0), (means + farthest).amax(0)
-
-
-def student_t_log_prob(residuals: Float[Tensor, "*batch c"], df: float, scale: float) -> Float[Tensor, "*batch c"]:
-    """``log Γ((ν + 1)/2) - log Γ(ν/2) - ½ log(ν π) - log σ - (ν + 1)/2 log(1 + r² / (ν σ²))`` of residuals r, nats.
-
-    Args:
-        residuals: r.
-        df: ν.
-        scale: σ.
-    """
-    surprise = log_one_plus_square(residuals, scale * math.sqrt(df))
-    return log_normaliser(df) - math.log(scale) - 0.5 * (df + 1) * surprise
 
 
 def drawn_student_t(
