@@ -150,6 +150,11 @@ def table(path: Path, header: str, rows: Any) -> None:
     path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
 
 
+def no_json(word: str) -> None:
+    """NaN and infinities, which Python reads and JSON lacks."""
+    raise AssertionError(f"{word} is no JSON")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Their working directory, with a module and files of data."""
@@ -217,7 +222,7 @@ def test_every_command_works_in_a_process_of_its_own(folder: Path) -> None:
     for name, words in WORK.items():
         ran = subprocess.run([sys.executable, "-m", "lapwing", *words.split(), "--json"], **options)
         assert ran.returncode == 0, (name, ran.stderr)
-        told = json.loads(ran.stdout)
+        told = json.loads(ran.stdout, parse_constant=no_json)
         assert told and isinstance(told, dict), name
         assert name not in LEFT or (folder / LEFT[name]).is_file(), name
 
@@ -258,6 +263,10 @@ WRONG = {
     "an ending of nothing": (f"export theirs:net {POSTERIOR} --test test.csv --out model.txt", ".pt2"),
     "no level": (f"predict theirs:net {POSTERIOR} --inputs new.csv --level 2", "level between 0 and 1"),
     "no methods": ("compare theirs:net --train train.csv --test new.csv", "new.csv"),
+    "no such reference": (
+        "compare theirs:net --train train.csv --test test.csv --reference ours --out other",
+        "Got 'ours'. Try 'plain network', 'last layer'",
+    ),
     "no results": ("report options.toml", "a JSON file of results"),
     "words in a table": ("gp fit words.csv --target price", "finite numbers in column 'town'. Got 'Bath'"),
     "no such target": ("gp fit lengths.csv --target prize", "a column 'prize' in lengths.csv"),

@@ -194,6 +194,19 @@ def test_what_is_no_method_is_refused_before_anything_runs(model: nn.Sequential)
         compare(model, classes(45, 0), classes(40, 2), methods={"mine": lw.KFAC()})  # type: ignore[dict-item]
 
 
+def test_a_reference_that_is_no_method_is_refused_before_anything_runs(model: nn.Sequential) -> None:
+    ran = list[Task]()
+
+    def noted(task: Task) -> Predictor:
+        ran.append(task)
+        return task.network
+
+    for reference in ("ours", ("ours", "validation")):
+        with refused(ConfigError, "reference= to name one of the rows"):
+            compare(model, classes(9, 0), classes(9, 1), methods={"mine": noted}, reference=reference)
+    assert not ran
+
+
 def test_hessian_free_posteriors_and_predictors_have_one_row_each() -> None:
     x, _ = classes(15, 0)
     train, test, foreign = (x, x.sum(1, keepdim=True)), (x[:6] + 0.1, x[:6, :1]), (x[:4] + 5.0, x[:4, :1])

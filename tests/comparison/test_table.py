@@ -114,7 +114,14 @@ def test_json_has_no_nan() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.12345, "0.123"), (-0.5, "−0.500"), (999_999.0, "999999.000"), (1e6, "1.0e+06"), (-2.5e12, "−2.5e+12")],
+    [
+        (0.12345, "0.123"),
+        (-0.5, "−0.500"),
+        (-0.0001, "0.000"),
+        (999_999.0, "999999.000"),
+        (1e6, "1.0e+06"),
+        (-2.5e12, "−2.5e+12"),
+    ],
 )
 def test_numbers_are_written_by_their_format_until_they_are_too_long(value: float, text: str) -> None:
     assert Column("a", "a", "lower", ".3f", "").write(value) == text

@@ -172,6 +172,7 @@ def compare(
     task = Task(model, train, validation, likelihood, output, unpack)
     if methods is None:
         methods = methods_for(task, budgeted=budget_seconds is not None)
+    check_reference(reference, [*(BASELINES if validation is not None else BASELINES[:1]), *methods])
     for name, method in methods.items():
         if isinstance(method, Tuned) and method.method == "validation":
             task.held_out(f"methods[{name!r}], which is tuned by them")
@@ -363,6 +364,21 @@ def reference_of(rows: Sequence[Row], asked: str | tuple[str, str] | None) -> tu
         return None
     names = ", ".join(repr(row.method) for row in rows)
     raise ConfigError("reference= to name one of the rows", f"{asked!r}", names)
+
+
+def check_reference(asked: str | tuple[str, str] | None, names: Sequence[str]) -> None:
+    """Refuses, before anything runs, a reference that none of the rows will have.
+
+    Args:
+        asked: The name of its method, or that and what tuned it; ``None`` for none asked for.
+        names: Of the methods.
+
+    Raises:
+        ConfigError: Naming the methods.
+    """
+    method = asked if asked is None or isinstance(asked, str) else asked[0]
+    if method is not None and method not in names:
+        raise ConfigError("reference= to name one of the rows", f"{asked!r}", ", ".join(map(repr, names)))
 
 
 def warn_of_order(rows: Iterable[Row]) -> None:

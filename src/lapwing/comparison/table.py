@@ -67,8 +67,8 @@ class Column:
         return self.label + arrows[self.better]
 
     def write(self, value: float) -> str:
-        """A number as a table writes it; from a million on, by its exponent."""
-        text = f"{value:{self.format}}" if abs(value) < 1e6 else f"{value:.1e}"
+        """A number as a table writes it; from a million on, by its exponent. What rounds to 0 has no sign."""
+        text = f"{value:z{self.format}}" if abs(value) < 1e6 else f"{value:.1e}"
         return text.replace("-", "−")
 
 
@@ -532,9 +532,9 @@ class Comparison:
             return "0"
         if difference is None:
             return "–"
-        sign = "+" if difference.value > 0 else "−"
+        value = f"{difference.value:+z.3f}".replace("-", "−")
         dagger = " †" if difference.noise else ""
-        return f"{sign}{abs(difference.value):.3f} ± {difference.error:.3f}{dagger}"
+        return f"{value} ± {difference.error:.3f}{dagger}"
 
     def _notes(self) -> list[str]:
         """What is said below the table: what a dagger means, why rows have no numbers, what to take."""

@@ -87,6 +87,7 @@ def digits_section(comparison: Comparison, data: Digits, seeds: int, found: Sequ
             "neither. AUGRC is the share of all digits that are kept and wrong, averaged over how many are kept.",
         ],
         **comparison.to_dict(),
+        "asked": "Seven questions",
         "findings": [answer.to_dict() for answer in found],
         "figures": [],
     }

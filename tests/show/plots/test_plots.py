@@ -102,7 +102,7 @@ def test_reliability_bars_are_the_accuracies_the_gaps_and_the_counts() -> None:
 
 
 def test_labels_and_legends_of_narrow_panels_lie_beside_one_another() -> None:
-    axes = panels(9.9, 3.9, 3)
+    axes: list[Any] = list(panels(9.9, 3.9, 3))
     for ax in axes:
         plot_reliability(PROBS, TARGETS, ax=ax)
     drawn: Any = axes[0].figure

@@ -117,7 +117,8 @@ def test_findings_say_whether_they_hold() -> None:
         {"claim": "It always does", "difference": 0.5, "stderr": None, "holds": False},
         {"claim": "It hardly does", "difference": -0.00004, "stderr": 0.0021, "holds": False},
     ]
-    text = render(RESULTS | {"findings": found}, Path())
+    text = render(RESULTS | {"findings": found, "asked": "Three claims"}, Path())
+    assert "<h3>Three claims</h3>" in text
     assert re.findall(r"[✓✗≈]", text) == ["✓", "✗", "≈"]
     assert "−0.250 ± 0.010" in text and "difference 0.0000 ± 0.0021" in text
     assert "+0.5, one seed" in text

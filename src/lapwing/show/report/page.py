@@ -57,8 +57,8 @@ def render(results: Any, folder: Path) -> str:
 
     Args:
         results: What ``Comparison.to_dict`` gives and, as wished, a ``title``, paragraphs of ``text``, ``findings``,
-            ``figures`` (``file`` relative to the folder, ``title``, ``caption``), further ``sections`` of these, and
-            ``about``, a mapping for the foot of the page.
+            what is ``asked`` above them, ``figures`` (``file`` relative to the folder, ``title``, ``caption``), further
+            ``sections`` of these, and ``about``, a mapping for the foot of the page.
         folder: Where figures are.
 
     Raises:
@@ -157,6 +157,7 @@ class Section:
         reference: The row from which others differ.
         verdict: What to take.
         heading: Above the table.
+        asked: Above the findings.
         rows_are: What a row is: a method, a column, an angle.
     """
 
@@ -169,6 +170,7 @@ class Section:
     reference: tuple[str, ...] = ()
     verdict: str = ""
     heading: str = "Every method"
+    asked: str = "What came of it"
     rows_are: str = "method"
 
 
@@ -203,6 +205,7 @@ def _section(part: Any, folder: Path) -> dict[str, Any]:
         "verdict": section.verdict,
         "findings": section.findings,
         "heading": section.heading,
+        "asked": section.asked,
         "rows_are": section.rows_are,
         "columns": columns,
         "certain": networks_own(certain) if certain else "",
@@ -252,8 +255,8 @@ def _paired(cell: dict[str, Any], column: Column, number: Number) -> dict[str, A
     dagger = " †" if gap.noise else ""
     if column.name != "nll":
         return cell | {"text": cell["text"] + dagger, "best": cell["best"] and not gap.noise}
-    sign = "+" if gap.value > 0 else "−"
-    spread = f"{sign}{column.write(abs(gap.value))} ± {column.write(gap.stderr)}{dagger}"
+    value = f"{gap.value:+z{column.format}}".replace("-", "−")
+    spread = f"{value} ± {column.write(gap.stderr)}{dagger}"
     return cell | {"spread": spread, "best": cell["best"] and not gap.noise}
 
 
