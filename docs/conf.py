@@ -7,6 +7,7 @@ import importlib.metadata
 import inspect
 import logging
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ html_title = f"lapwing {release}"
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]
 
-logging.getLogger("lapwing").setLevel(logging.WARNING)  # Sphinx would print what the examples log
 ROOMS_OF_EXAMPLES = ("start", "structures", "tuning", "uses", "beyond")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
@@ -187,8 +187,18 @@ def skip_of_others(app: Any, what: str, name: str, obj: Any, skip: bool, options
     return skip or inspect.isbuiltin(obj)
 
 
+def be_strict_with_examples() -> None:
+    """What the examples log is not printed among the messages of Sphinx; what they are warned of fails them."""
+    from lapwing import ConvergenceWarning, DataWarning, NetworkWarning, PrecisionWarning
+
+    logging.getLogger("lapwing").setLevel(logging.WARNING)
+    for kind in (ConvergenceWarning, DataWarning, NetworkWarning, PrecisionWarning):
+        warnings.simplefilter("error", kind)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    be_strict_with_examples()
     write_reference()  # before Sphinx looks for pages
     app.connect("autodoc-skip-member", skip_of_others)
     app.connect("autodoc-process-docstring", literal_formulas, priority=100)  # before sections are read

@@ -36,8 +36,8 @@ images = lw.ct.ImagePosterior.of(fit.network, z, projector, measured, noise_std=
 images = lw.tune(images, lw.EM(samples=4, noise=False))
 
 # %%
-# The network's image is nearer to the truth than the classical one. Its error has no more structure than its standard
-# deviation says.
+# The network's image is nearer to the truth than the classical one. Most of its error is of the size that the standard
+# deviation says; a spot at the upper left is worse.
 
 fig, axes = plt.subplots(1, 5, figsize=(12, 3.3), layout="compressed")
 panels = (

@@ -34,8 +34,8 @@ exact = lw.Laplace(likelihood, prior=prior, structure=lw.Full()).fit(model, (x, 
 
 # %%
 # Left, eight of the functions: alike where there are data, different in the gap. Right, the standard deviation by 64
-# draws beside the exact one, which this network is small enough for. Draws are off by the noise of 64 numbers, about 9
-# % of a standard deviation, and by nothing else.
+# draws beside the exact one, which this network is small enough for. Draws are off by the noise of 64 numbers, about
+# nine per cent of a standard deviation.
 
 grid = torch.linspace(-4, 4, 200).double()
 functions = drawn.sample_functions(grid[:, None], 8, generator=0)[..., 0]

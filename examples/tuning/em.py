@@ -36,7 +36,7 @@ exact = lw.Laplace(likelihood, prior=prior, structure=lw.Full()).fit(model, (x, 
 tuned = {"16 draws": lw.tune(drawn, lw.EM()), "exact": lw.tune(exact, lw.EM())}
 
 # %%
-# ``trace`` has every step. The noise is that of the data, 0.1.
+# ``trace`` has every step. The noise that is found is near that of the data, 0.1 (dotted).
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 for (name, posterior), style in zip(tuned.items(), ("o--", "-"), strict=True):
