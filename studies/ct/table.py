@@ -43,7 +43,7 @@ OPTIONS: Mapping[str, tuple[Any, str] | tuple[Any, str, Any]] = {
     "phantom": ("walnut", "walnut or rectangles"),
     "climb": (1000, "most steps of TV-PredCP", 40),
     "rate": (0.1, "of TV-PredCP, 0.01 in the source"),
-    "draws": (10, "of each block a step of TV-PredCP, 20 in the source"),
+    "draws": (10, "of each block a step of TV-PredCP, 20 in the source", 2),
     "first": (0, "seed, for a run of its own of some: up to --seeds"),
 }
 COLUMNS = ("marginal", "patches", "coverage", "coverage_outside", "psnr", "rms_ratio", "seconds")

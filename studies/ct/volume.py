@@ -66,7 +66,7 @@ class Amount:
     scale: int = 32
 
 
-QUICK = Amount(sides=(8,), flat=(8, 16), channels=4, em=1, draws=2, scale=2)
+QUICK = Amount(sides=(8,), flat=(8, 16), channels=4, em=1, samples=1, draws=2, scale=2)
 
 
 @final

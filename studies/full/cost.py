@@ -61,7 +61,7 @@ SOLVES = {10: 1.56, 100: 1.44, 1000: 1.20, 10_000: 1.36, 100_000: 1.58, 1_000_00
 
 def rows(setting: Setting) -> Iterator[Row]:
     """One row for each problem, operation, number of weights and condition number."""
-    sizes = (10, 100) if setting.quick else tuple(10**k for k in range(1, 8))
+    sizes = (10, 30) if setting.quick else tuple(10**k for k in range(1, 8))
     for d in sizes:
         yield setting.resumed({"problem": "quadratic", "operation": "product", "d": d}, partial(products, setting, d))
         for condition in [one for one, most in MOST.items() if d <= most][: 2 if setting.quick else None]:

@@ -58,7 +58,7 @@ def test_the_gradient_of_several_tiles_is_that_of_differences() -> None:
 
 @pytest.mark.parametrize("mean", ["constant", "linear"])
 def test_the_estimated_gradient_has_the_exact_one_for_its_mean(mean: Mean) -> None:
-    process = GP(Matern(1.5), lw.Gaussian(20.0), mean=mean, samples=1000, features=20_000).fit(data(30))
+    process = GP(Matern(1.5), lw.Gaussian(20.0), mean=mean, samples=1000, features=5_000).fit(data(30))
     _, exact = process.evidence_and_gradient()
     torch.testing.assert_close(process.estimated_gradient(), exact, rtol=0, atol=0.3)
 
@@ -74,7 +74,7 @@ def test_the_optimum_is_that_of_scikit_learn() -> None:
 def test_pathwise_gradients_come_near_the_exact_optimum() -> None:
     start = GP(1.0 * RBF(1.0), lw.Gaussian(10.0), solver=lw.solvers.CG(rtol=1e-3), features=500).fit(data(60))
     exact = Evidence().tune(start)
-    found = Pathwise(steps=60).tune(start)
+    found = Pathwise(steps=30).tune(start)
     best, reached = (float(each.evidence_and_gradient()[0]) for each in (exact, found))
     assert best - 1.0 < reached <= best + 1e-6
 

@@ -140,7 +140,7 @@ class TestDraws:
     def test_classes_need_no_more(self) -> None:
         case = learnt("categorical")
         exact, drawn = (
-            lw.tune(case.fit(lw.Laplace(case.likelihood, structure=it)), lw.EM(samples=1000))
+            lw.tune(case.fit(lw.Laplace(case.likelihood, structure=it)), lw.EM(samples=500))
             for it in (lw.Full(view="weights"), lw.MatrixFree())
         )
         assert drawn.prior_precisions.item() == pytest.approx(exact.prior_precisions.item(), rel=0.1)

@@ -73,7 +73,7 @@ def test_its_minimum_is_the_solution_and_draws_with_less_noise_have_the_same() -
 def test_inducing_points_have_the_mean_of_titsias() -> None:
     system, kernel, noise = problem(80, 0.3, 0.5)
     b, generator = normal(80, 1), torch.Generator().manual_seed(0)
-    solver = PrimalSGD(steps=1_500, batch=40, features=400, step=0.6, inducing=0.7)
+    solver = PrimalSGD(steps=800, batch=40, features=400, step=0.6, inducing=0.7)
     solution = solver.solve(system, b)
     kept = thinned(system.curvature, 0.7, generator)
     assert len(kept) < 80 and set(solution.value.nonzero()[:, 0].tolist()) == set(kept.tolist())
