@@ -178,8 +178,8 @@ MUTANTS = (
     ),
     m(
         "linear/evidence.py:LogEvidence.log_marginal",
-        "self.log_joint(precisions, scale) - 0.5 * self.complexity.log_det_ratio(precisions, scale)",
-        "self.log_joint(precisions, scale) - self.complexity.log_det_ratio(precisions, scale)",
+        "self.log_joint(alpha, s) - 0.5 * self.complexity.log_det_ratio(alpha, s)",
+        "self.log_joint(alpha, s) - self.complexity.log_det_ratio(alpha, s)",
         "tuning/test_evidence.py",
     ),
     m(

@@ -72,7 +72,7 @@ def test_arrays_are_columns(folder: Path) -> None:
     [
         (["fit", "data.csv", "--target", "y"], "", "finite numbers in column 'town'. Got 'Bath' in line 2 of data.csv"),
         (["fit", "data.csv", "--target", "z", "--columns", "width"], "", "a column 'z' in data.csv, the --target"),
-        (["fit", "data.csv", "--target", "z"], "", "Got columns width, a, b, town, y. Try --target y."),
+        (["fit", "data.csv", "--target", "z"], "", "Got columns width, a, b, town, y. Try --target NAME, one of"),
         (
             ["fit", "data.csv", "--target", "y", "--columns", "y", "width"],
             "",

@@ -66,7 +66,7 @@ def no_target(path: Path, target: str) -> DataError:
         target: What the column should be called.
     """
     names = names_of(path)
-    hint = f"--target {names[-1]}" if names else "a first line that names the columns"
+    hint = "--target NAME, one of these, or a table that has it" if names else "a first line that names the columns"
     return DataError(f"a column {target!r} in {path}, the --target", f"columns {', '.join(names[:9])}", hint)
 
 

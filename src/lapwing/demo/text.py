@@ -125,7 +125,10 @@ CAPTIONS = {
         "Reliability",
         "Accuracy of predictions against their confidence, first seed; bars below: examples.",
     ),
-    "confidence": ("Confidence on known and on unseen digits", "First seed. Uncertainty is of use where the two part."),
+    "confidence": (
+        "Confidence on known and on unseen digits",
+        "First seed. Confidence is of use where the two part; AUROC is by it alone.",
+    ),
     "rejection": (
         "Rejection",
         "Known and unseen test digits together, first seed: an unseen digit is a mistake unless it is rejected.",
