@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,6 +19,10 @@ ELSEWHERE = tuple(
 
 COUNTED = 10
 """Cases of one test whose lines are counted, spread over all: the others run too, but reach hardly a line more."""
+
+
+FROZEN = set[str]()
+"""Modules that were imported when the collector was last told to leave alone what there is."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,12 +48,14 @@ def mark_uncounted(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.no_cover)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def imported_for_good() -> None:
-    """What was imported before a file of tests is not looked through in each of its collections of garbage: a tenth of
-    a second each, of which a comparison makes one a method."""
-    gc.collect()
-    gc.freeze()
+    """What was imported before a test is not looked through in each of its collections of garbage: a tenth of a second
+    each, of which a comparison makes one a method."""
+    if len(sys.modules) > len(FROZEN):
+        gc.collect()
+        gc.freeze()
+        FROZEN.update(sys.modules)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

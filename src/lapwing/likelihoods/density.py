@@ -24,6 +24,7 @@ def held_out_losses(
     *,
     temperature: float = 1.0,
     samples: int = SAMPLES,
+    either: bool = False,
 ) -> Float[Tensor, " m"]:
     """Negative log predictive density of each held-out target, nats; one infinite number where expected rates overflow.
 
@@ -36,14 +37,22 @@ def held_out_losses(
         link: As in ``predict``.
         temperature: As in ``predictive``.
         samples: Draws for ``link="mc"``.
+        either: Whether every example has two targets, ``[m, 2, ...]``, of which one is as likely as the other; its loss
+            is the mean of theirs.
     """
     for_outputs = torch.Generator().manual_seed(0)
-    for_targets = torch.Generator().manual_seed(0)
     try:
         found = likelihood.predictive(outputs, link, temperature=temperature, samples=samples, generator=for_outputs)
     except NumericalError:
         return torch.full((1,), math.inf, device=outputs.mean.device)
-    return -found.log_prob(likelihood.targets_of(found, targets), generator=for_targets)
+
+    def losses_at(ones: Tensor) -> Tensor:
+        for_targets = torch.Generator().manual_seed(0)
+        return -found.log_prob(likelihood.targets_of(found, ones), generator=for_targets)
+
+    if not either:
+        return losses_at(targets)
+    return (losses_at(targets[:, 0]) + losses_at(targets[:, 1])) / 2
 
 
 def log_joint(

@@ -141,11 +141,7 @@ class HeldOut(abc.ABC, Generic[P]):
             link: As in ``predict``.
             temperature: As in ``predictive``.
         """
-        if not self.either:
-            return held_out_losses(likelihood, part, targets, link, temperature=temperature)
-        first = held_out_losses(likelihood, part, targets[:, 0], link, temperature=temperature)
-        second = held_out_losses(likelihood, part, targets[:, 1], link, temperature=temperature)
-        return (first + second) / 2
+        return held_out_losses(likelihood, part, targets, link, temperature=temperature, either=self.either)
 
     @property
     def examples(self) -> int:
