@@ -170,6 +170,9 @@ class StudentTGPPosterior(LaplaceProcess):
     def tuned(self, method: Any, progress: bool | None) -> StudentTGPPosterior:
         """See ``lapwing.tune``.
 
+        Raises:
+            NumericalError: If the mode is about to vanish where it starts.
+
         Warns:
             ConvergenceWarning: If it ended where the mode is about to vanish, beyond which there is no evidence.
         """
@@ -177,7 +180,7 @@ class StudentTGPPosterior(LaplaceProcess):
         if not found._at_mode().exceeds(BESIDE * NARROWEST):
             warn(
                 "tuning ended where the mode is about to vanish, because the evidence of Laplace's approximation grows "
-                f"without bounds there. Its choices are not to be trusted: try more degrees of freedom than "
+                "without bounds there. Its choices are not to be trusted: try more degrees of freedom than "
                 f"{self.likelihood.df:g}, or another scale to start from",
                 ConvergenceWarning,
             )
@@ -191,7 +194,7 @@ class StudentTGPPosterior(LaplaceProcess):
         """
         if not self._at_mode().exceeds(NARROWEST):
             raise NumericalError(
-                "an evidence around a mode that is no wider than the prior",
+                "a mode around which the posterior is not much wider than the prior, to climb its evidence",
                 "one that is about to vanish",
                 "a larger scale to start from, or more degrees of freedom",
             )
