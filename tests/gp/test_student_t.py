@@ -15,7 +15,7 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.gp import GPStep, StudentTGPPosterior
-from lapwing.gp.robust_mode import RobustPoint
+from lapwing.gp.robust_mode import RobustPoint, robust_mode
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError, DataWarning, NumericalError, TooLargeError
 from lapwing.linear.mode.loss import Mode
 from lapwing.predictive import HeavyTailedRegression
@@ -148,6 +148,59 @@ def test_targets_far_from_zero_are_warned_of() -> None:
         lw.GP(KERNEL, lw.StudentT()).fit((X, Y + 1000))
     with_mean = lw.GP(KERNEL + 1e6 * lw.gp.Constant(), lw.StudentT(3.0, 0.2)).fit((X, Y + 1000))
     torch.testing.assert_close(with_mean.outputs(NEW).mean, fitted().outputs(NEW).mean + 1000, rtol=0, atol=0.5)
+
+
+@pytest.mark.parametrize("offset", [1000.0, -1000.0])
+def test_targets_far_from_zero_are_warned_of_on_either_side(offset: float) -> None:
+    with pytest.warns(DataWarning, match="far from the data predictions go to 0"):
+        lw.GP(KERNEL, lw.StudentT()).fit((X, Y + offset))
+
+
+def test_a_posterior_wider_than_the_prior_is_warned_of_and_has_no_evidence_to_climb() -> None:
+    """At a prior variance of 4 σ² and df 1, a target 3 √3 σ off 0 has a mode at which the loss is flat."""
+    at = torch.zeros(1, 1).double()
+    posterior = lw.GP(1.0 * lw.gp.RBF(1.0), lw.StudentT(1.0, 0.51)).fit((at, torch.tensor([2.581]).double()))
+    with refused(NumericalError, "one that is about to vanish"):
+        lw.tune(posterior)
+    with pytest.warns(ConvergenceWarning, match="3.2 times as wide as the prior"):
+        assert float(posterior.predict(at).outputs.std) > 3.2  # type: ignore[union-attr]
+    near = lw.GP(1.0 * lw.gp.RBF(1.0), lw.StudentT(1.0, 0.51)).fit((at, torch.tensor([1.0]).double()))
+    assert float(near.predict(at).outputs.std) < 1  # type: ignore[union-attr]
+
+
+def test_tuning_stops_before_a_mode_vanishes_and_says_so() -> None:
+    """With one degree of freedom the evidence grows without bounds where two modes meet."""
+    x = torch.linspace(0, 6, 20, dtype=torch.float64)[:, None]
+    y = x[:, 0].sin() + 0.1 * normal(20, seed=7)
+    y[::6] += 4 * normal(4, seed=37)
+    start = lw.GP(1.0 * lw.gp.RBF(1.0), lw.StudentT(1.0, 0.3)).fit((x, y))
+    with pytest.warns(ConvergenceWarning, match="the mode is about to vanish"):
+        tuned = lw.tune(start)
+    assert tuned.log_marginal() > start.log_marginal()  # type: ignore[operator]
+    assert float(tuned.predict(x).outputs.variance.max()) < 10 * float(tuned.kernel.diagonal(x).max())  # type: ignore[union-attr]
+
+
+def test_its_mode_is_looked_for_near_the_one_that_is_known() -> None:
+    process = fitted(scale=1.0)
+    assert process.with_hyperparameters(process.kernel).start is None
+    fitted_outputs = process.fitted
+    assert process.with_hyperparameters(process.kernel).start is fitted_outputs
+    with pytest.MonkeyPatch.context() as patch:
+        seen: list[Any] = []
+
+        def recorded(loss: Any, starts: Any, **options: Any) -> Mode:
+            seen.extend(starts)
+            return robust_mode(loss, starts, **options)
+
+        patch.setattr("lapwing.gp.student_t.robust_mode", recorded)
+        again = process.with_hyperparameters(process.kernel)
+        torch.testing.assert_close(again.fitted, fitted_outputs)
+    torch.testing.assert_close(seen[0], process.mode.weights)
+
+
+def test_the_least_scale_is_what_rounding_leaves_of_near_targets() -> None:
+    least = fitted().least_noise().variances
+    assert float(least) == pytest.approx(1e2 * np.finfo(float).eps * float(Y.abs().median()) ** 2)
 
 
 def test_a_scale_below_rounding_is_warned_of() -> None:

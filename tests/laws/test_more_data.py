@@ -66,6 +66,18 @@ def test_corrected_eigenvalues_of_more_data_keep_the_trace() -> None:
     torch.testing.assert_close(found.curvature.operator.trace(), whole.curvature.operator.trace())
 
 
+def test_fewer_new_data_than_weights_are_added_to_a_posterior_over_weights() -> None:
+    """``Full()`` holds the new ones alone as functions, all of them as weights."""
+    model = torch.nn.Linear(2, 1).double()
+    x, y = normal(8, 2), normal(8, 1, seed=1)
+    part = lw.Laplace(lw.StudentT(), structure=lw.Full()).fit(model, (x[:6], y[:6]))
+    found = part.updated((x[6:], y[6:]))
+    whole = lw.Laplace(lw.StudentT(), structure=lw.Full()).fit(model, (x, y))
+    assert isinstance(part, WeightPosterior) and isinstance(found, WeightPosterior)
+    assert found.log_marginal() == pytest.approx(whole.log_marginal(), rel=1e-10)
+    torch.testing.assert_close(found.predict(x).latent.std, whole.predict(x).latent.std)
+
+
 def test_what_was_tuned_is_kept() -> None:
     case = problem("gaussian")
     part = lw.tune(recipe_of("gaussian", "full-weights").fit(case.model, (case.x[:6], case.y[:6])))

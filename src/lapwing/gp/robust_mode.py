@@ -169,6 +169,18 @@ class RobustPoint:
         """Whether the Hessian is positive definite: a stationary point is then a strict minimum."""
         return self.is_near_all or self.hessian_root is not None
 
+    def exceeds(self, least: float) -> bool:
+        """Whether the Hessian is more than so many times that of the prior, which is 1, in every direction.
+
+        Args:
+            least: So many, below 1.
+        """
+        if self.is_near_all:
+            return True
+        matrix = self.hessian
+        matrix.diagonal().sub_(least)
+        return cholesky_or_none(matrix) is not None
+
     def newton(self) -> RobustPoint | None:
         """The point a step of Newton's method leads to; ``None`` where the loss is not convex."""
         if self.is_near_all:

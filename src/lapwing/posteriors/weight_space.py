@@ -273,7 +273,8 @@ class WeightPosterior(ExactPosterior):
             return super()._updated(fitted_by, more)
         prior = replace(self.prior, earlier=None)
         alone = fitted_by.again(replace(self.model, source=more), prior)
-        assert isinstance(alone, WeightPosterior)
+        if not isinstance(alone, WeightPosterior):  # a structure that holds few examples in another view
+            return super()._updated(fitted_by, more)
         operator = self.curvature.operator.pooled(alone.curvature.operator)
         data = None
         if self.model.source is not None:

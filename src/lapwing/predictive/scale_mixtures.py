@@ -67,7 +67,7 @@ def _log_mixture(
         places = torch.arange(nodes + 1, **wide_like(away))[:, None]
         step = (highest - lowest[some]) / nodes
         u = lowest[some] + step * places
-        total = variance[some] + scale**2 * (-u).exp()
+        total = variance[some] + (2 * math.log(scale) - u).exp()
         gaussian = -0.5 * (away[some].square() / total + (2 * math.pi * total).log())
         found = found.index_put((some,), torch.logsumexp(_log_gamma(u, df) + gaussian, 0) + step.log())
     return found
@@ -76,7 +76,7 @@ def _log_mixture(
 def share_below(
     away: Float[Tensor, " m"], variance: Float[Tensor, " m"], df: float, scale: float, *, max_bytes: int = BUDGET
 ) -> Float[Tensor, " m"]:
-    """``P(y' ≤ y)`` of that sum, to about twelve digits; arguments as in ``log_density``."""
+    """``P(y' ≤ y)`` of that sum, to about twelve digits after the point; arguments as in ``log_density``."""
     lowest = float(_lowest_of_gamma(away.new_full((1,), NEGLIGIBLE), df))
     highest = _highest(df)
     nodes = math.ceil((highest - lowest) / _step(df))
@@ -139,7 +139,7 @@ def _lowest(away: Float[Tensor, " m"], variance: Float[Tensor, " m"], df: float,
     ``σ² e^-u`` exceeds both the variance and the square, the integrand falls as ``e^((a + ½) u)``, too.
     """
     squares = away.square()
-    ratio = (squares / (variance + scale**2)).clamp_min(1.0)
+    ratio = (squares / (variance + scale**2)).clamp(1.0, torch.finfo(squares.dtype).max)
     by_gamma = _lowest_of_gamma(NEGLIGIBLE + 0.5 * (ratio - 1 - ratio.log()), df)
     over = (squares + variance).clamp_min(4 * scale**2).log() - 2 * math.log(scale)
     by_both = -over - 6 - (NEGLIGIBLE + 5) / (0.25 * df + 0.25)

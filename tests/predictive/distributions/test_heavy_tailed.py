@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from lapwing.ground.errors import ConfigError
+from lapwing.ground.errors import ConfigError, DataError, ShapeError
 from lapwing.likelihoods import Gaussian, StudentT
 from lapwing.moments import BasisMoments, Draws, JointMoments, Moments
 from lapwing.predictive.distributions import HeavyTailedRegression, Regression
@@ -97,6 +97,15 @@ def test_draws_are_mixed_one_by_one() -> None:
         assert sum(each.cdf(float(end[2])) for each in known) / 5 == pytest.approx(share, abs=1e-10)
 
 
+def test_ends_of_draws_that_lie_far_apart_are_found() -> None:
+    values = normal(5, 1, 1)
+    values[0] = 1000
+    low, high = HeavyTailedRegression(Draws(values), DF, SCALE).interval(0.9)
+    known = [stats.t(DF, loc=each, scale=SCALE) for each in values[:, 0, 0].tolist()]
+    for end, share in ((low, 0.05), (high, 0.95)):
+        assert sum(each.cdf(float(end)) for each in known) / 5 == pytest.approx(share, abs=1e-10)
+
+
 def test_draws_fall_as_the_distribution_says(generator: torch.Generator) -> None:
     p = heavy()
     y = p.sample(4000, generator=generator)
@@ -152,6 +161,32 @@ def test_single_precision_has_the_answers_of_double() -> None:
     low, _ = single.interval()
     assert low.dtype == torch.float32
     torch.testing.assert_close(low, heavy().interval()[0].float())
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e160])
+def test_targets_that_have_no_density_are_refused(wrong: float) -> None:
+    with refused(DataError, "finite targets up to 1e+150. Got 1 others of 6"):
+        heavy().log_prob(torch.where(torch.arange(6).view(3, 2) == 4, wrong, normal(3, 2)))
+
+
+@pytest.mark.parametrize(("scale", "variance"), [(1e-100, 0.0), (1e-100, 1.0), (1.0, 1.0)])
+def test_targets_of_any_other_size_have_one(scale: float, variance: float) -> None:
+    outputs = Moments(torch.zeros(1, 1).double(), torch.full((1, 1, 1), variance).double())
+    p = HeavyTailedRegression(outputs, DF, scale)
+    known = stats.t(DF).logpdf(1e75) - 5 * 75 * math.log(10) + DF * math.log(scale)  # a power law
+    assert float(p.log_prob(torch.full((1, 1), 1e150, dtype=torch.float64))) == pytest.approx(known, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 2)])
+def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    for p in (heavy(), Regression(moments(), torch.ones(2))):
+        with refused(ShapeError, "one target an output, [3, 2]. Got"):
+            p.log_prob(torch.zeros(shape))
+    with refused(ShapeError, "one target an output"):
+        heavy().cdf(torch.zeros(shape))
+    single = HeavyTailedRegression(moments(c=1), DF, SCALE)
+    with refused(ShapeError, "Try targets[:, None]"):
+        single.log_prob(torch.zeros(3))
 
 
 def test_likelihoods_make_it() -> None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from lapwing.ground.errors import UnsupportedError
+from lapwing.ground.errors import ShapeError, UnsupportedError
 from lapwing.ground.precision import wide
 from lapwing.ground.results import Shown
 from lapwing.metrics.score_table import Scores
@@ -149,6 +149,21 @@ class Predictive(Shown, abc.ABC):
     def scores(self, targets: Shaped[Tensor, "*target"], *, generator: torch.Generator | None = None) -> Scores:
         """Scores of these targets, as ``lapwing.evaluate`` prints them; arguments as in ``log_prob``."""
         return self.scores_of(self.score_terms(targets, generator=generator))
+
+
+def check_one_an_output(targets: Tensor, mean: Float[Tensor, "*batch c"]) -> None:
+    """Refuse targets of another shape than the outputs', which would be compared with outputs of other examples.
+
+    Args:
+        targets: Targets.
+        mean: Mean of the outputs.
+
+    Raises:
+        ShapeError: If they have.
+    """
+    if targets.shape != mean.shape:
+        hint = "targets[:, None]" if targets.shape == mean.shape[:-1] else "targets of the inputs that were predicted"
+        raise ShapeError(f"one target an output, {list(mean.shape)}", f"{list(targets.shape)}", hint)
 
 
 def plus_diagonal(covariance: Tensor, values: Float[Tensor, "*batch c"]) -> Tensor:

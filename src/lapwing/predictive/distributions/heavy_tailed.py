@@ -13,12 +13,12 @@ from torch import Tensor
 
 from lapwing import metrics
 from lapwing.ground import probes
-from lapwing.ground.errors import check_fraction
+from lapwing.ground.errors import DataError, check_fraction
 from lapwing.ground.precision import wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.marginals import quantile_of_normal
 from lapwing.moments.wide import Outputs
-from lapwing.predictive.distributions.base import Predictive, plus_diagonal
+from lapwing.predictive.distributions.base import Predictive, check_one_an_output, plus_diagonal
 from lapwing.predictive.scale_mixtures import log_density, share_below
 
 NARROW = 1e-7
@@ -26,6 +26,9 @@ NARROW = 1e-7
 
 HALVINGS = 2_000
 """Most halvings of a bracket: float64 has no more powers of two."""
+
+LARGEST = 1e150
+"""Largest size of a target, whose square is a number still."""
 
 SLACK = 1e-6
 """Part by which a bracket is wider than it must be, for quantiles of t that are not exact."""
@@ -37,7 +40,8 @@ class HeavyTailedRegression(Predictive):
     """Real targets: uncertain outputs plus Student-t noise, y = f + σ t with ν degrees of freedom.
 
     Given its precision g / σ² the noise is Gaussian, with g from a gamma distribution of mean 1 and shape ν/2:
-    densities and distribution functions are integrals over g, right to ten digits.
+    densities and distribution functions are integrals over g, logarithms of densities right to ten digits,
+    probabilities to ten after the point.
 
     Args:
         outputs: What is known of the outputs; ``outputs.variance`` is without noise.
@@ -94,12 +98,27 @@ class HeavyTailedRegression(Predictive):
     def log_prob(
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, " m"]:
-        """See ``Predictive.log_prob``; in float64, each output by itself."""
+        """See ``Predictive.log_prob``; in float64, each output by itself.
+
+        Raises:
+            DataError: If targets are not finite, or beyond 1e150.
+            ShapeError: If they have another shape than the outputs.
+        """
+        check_one_an_output(targets, self.mean)
+        wrong = ~(wide(targets).abs() <= LARGEST)
+        if bool(wrong.any()):
+            got = f"{int(wrong.sum())} others of {wrong.numel()}"
+            raise DataError(f"finite targets up to {LARGEST:g}", got, "the predictions of rows that have a target")
         logs = self._log_density(wide(targets).flatten())
         return logs.view(targets.shape).sum(-1).flatten()
 
     def cdf(self, targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch c"]:
-        """P(y' ≤ y) of each target by itself, float64, ``[n, *event, c]``."""
+        """P(y' ≤ y) of each target by itself, float64, ``[n, *event, c]``.
+
+        Raises:
+            ShapeError: If they have another shape than the outputs.
+        """
+        check_one_an_output(targets, self.mean)
         return self._share_below(wide(targets).flatten()).view(targets.shape)
 
     def score_terms(

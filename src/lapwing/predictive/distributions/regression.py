@@ -18,7 +18,7 @@ from lapwing.ground.precision import wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.marginals import quantile_of_normal
 from lapwing.moments.wide import Outputs
-from lapwing.predictive.distributions.base import Predictive, plus_diagonal
+from lapwing.predictive.distributions.base import Predictive, check_one_an_output, plus_diagonal
 
 
 @final
@@ -87,7 +87,12 @@ class Regression(Predictive):
     def log_prob(
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, " m"]:
-        """See ``Predictive.log_prob``; in float64."""
+        """See ``Predictive.log_prob``; in float64.
+
+        Raises:
+            ShapeError: If targets have another shape than the outputs.
+        """
+        check_one_an_output(targets, self.mean)
         variance = wide(self.variance)
         squares = (wide(targets) - wide(self.mean)).square()
         return -0.5 * (squares / variance + (2 * math.pi * variance).log()).sum(-1).flatten()
