@@ -163,6 +163,11 @@ def test_a_table_with_a_reference_is_sorted_and_marks_noise_and_ends_in_what_to_
     assert [row.method for row in found.rows][1] == "worse"  # as it was
 
 
+def test_what_is_too_noisy_to_be_told_from_the_reference_is_not_taken_however_quick() -> None:
+    verdict = compared(noisy=torch.linspace(-3, 3, 50), sure=-0.2 + WAVE).verdict()
+    assert verdict.startswith("Take sure by default") and "noisy" not in verdict
+
+
 def test_where_nothing_is_better_the_reference_is_taken() -> None:
     found = compared(worse=0.3 + WAVE, near=-0.001 * WAVE.abs() * WAVE.sign())
     assert found.verdict().startswith("Take plain network: NLL 0.500, in 0.1 s, and nothing is better beyond noise.")

@@ -384,19 +384,28 @@ class Comparison:
         """What to take and why, in a sentence or two; empty without a reference.
 
         The best is the row of least NLL, of those that have all runs. Of all whose NLL is within two standard errors of
-        it, paired, the one that takes the fewest seconds is to be taken.
+        it, paired, the one that takes the fewest seconds is to be taken. Where the best is better than the reference
+        beyond noise, so must the one be that is taken: what is too noisy to be told from either does not count.
         """
         scored = [row for row in self.ranked if self._is_whole(row)]
         if self.reference is None or not scored:
             return ""
         best = scored[0]
         near = [best, *(row for row in scored[1:] if within_noise(row, best))]
+        if self._surely_better(best):
+            near = [row for row in near if self._surely_better(row)]
         taken = min(near, key=lambda row: math.inf if row.seconds is None else row.seconds)
         words = [f"Take {taken.name}: {self._against_reference(taken)}."]
         others = [row.name for row in near if row is not taken]
         if others:
             words.append(f"Within noise of the best, and slower: {', '.join(others)}.")
         return " ".join(words)
+
+    def _surely_better(self, row: Row) -> bool:
+        """Whether its NLL is less than that of the reference beyond noise."""
+        reference = self.reference_row
+        found = None if reference is None else row.less(reference, "nll")
+        return found is not None and found.value < 0 and not found.noise
 
     def _against_reference(self, row: Row) -> str:
         """An NLL, and what it is less than that of the reference."""
