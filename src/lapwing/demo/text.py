@@ -28,9 +28,10 @@ def in_terminal(digits: Comparison, curve: Comparison) -> tuple[str, str]:
         digits: The digits.
         curve: The curve with a gap.
     """
-    parts = (("The digits", digits, OF_DIGITS), ("The curve with a gap", curve, OF_CURVE))
-    first, second = (f"{title}; arrows say which way is better:\n{narrow(*what)}" for title, *what in parts)
-    return first, second
+    arrows = "arrows say which way is better:"
+    of_digits = f"The digits; {arrows}\n{narrow(digits, OF_DIGITS)}"
+    of_curve = f"The curve with a gap; {arrows}\n{narrow(curve, OF_CURVE)}"
+    return of_digits, of_curve
 
 
 def narrow(comparison: Comparison, columns: Sequence[str]) -> str:
