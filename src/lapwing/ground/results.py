@@ -16,6 +16,9 @@ Stopped: TypeAlias = Literal["converged", "iterations", "seconds", "stagnated", 
 """Why an iteration ended: at its tolerance, its limit of steps or of seconds, where rounding lets it go no further, out
 of room, by Ctrl-C."""
 
+TINY = 1e-5
+"""Standard errors below which a difference is written by its exponent."""
+
 
 class Ended:
     """What an iteration came to."""
@@ -155,10 +158,14 @@ def signed(value: float, stderr: float | None) -> str:
     Example:
         >>> signed(-0.03301, 0.0043), signed(-0.00004, 0.0021), signed(12.34, 3.21), signed(0.25, None)
         ('−0.0330 ± 0.0043', '0.0000 ± 0.0021', '+12.3 ± 3.2', '+0.25')
+        >>> signed(1.6e-8, 4.7e-8)
+        '+1.6e−08 ± 4.7e−08'
     """
     if stderr is None or not 0 < stderr < math.inf:
         shown = f"{value:+.3g}" if value else "0"
         return shown.replace("-", "−") + ("" if stderr is None else f" ± {stderr:g}")
+    if stderr < TINY:
+        return f"{value:+.1e} ± {stderr:.1e}".replace("-", "−")
     decimals = max(0, 1 - math.floor(math.log10(stderr)))
     rounded = round(value, decimals)
     sign = "+" if rounded > 0 else "−" if rounded < 0 else ""
