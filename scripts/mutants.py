@@ -463,8 +463,8 @@ MUTANTS = (
     ),
     m(
         "predictive/scale_mixtures.py:_log_mixture",
-        "variance[some] + scale**2 * (-u).exp()",
-        "variance[some] + scale**2 * u.exp()",
+        "variance[some] + (2 * math.log(scale) - u).exp()",
+        "variance[some] + (2 * math.log(scale) + u).exp()",
         "predictive/test_scale_mixtures.py",
     ),
     m(
