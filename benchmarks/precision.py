@@ -63,9 +63,8 @@ def losses(task: Task) -> Iterator[Row]:
     """Test loss of each precision's posterior, its prior tuned on held-out images."""
     for word in WORDS:
         fitted = recipe_of(task, "drawn label", word).fit(task.model, task.train, generator=generator())
-        tuned = lw.tune(
-            fitted, lw.Validation(task.held_out, seconds=None)
-        )  # in limited seconds each would look at other examples
+        # In limited seconds each precision would look at other examples.
+        tuned = lw.tune(fitted, lw.Validation(task.held_out, seconds=None))
         probs = probabilities(tuned, task.test[0])
         nll = -probs.gather(1, task.test[1][:, None]).log().mean()
         prior = float(tuned.prior_precisions[0])
