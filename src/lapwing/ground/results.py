@@ -168,8 +168,9 @@ def signed(value: float, stderr: float | None) -> str:
         return f"{value:+.1e} ± {stderr:.1e}".replace("-", "−")
     decimals = max(0, 1 - math.floor(math.log10(stderr)))
     rounded = round(value, decimals)
-    sign = "+" if rounded > 0 else "−" if rounded < 0 else ""
-    return f"{sign}{abs(rounded):.{decimals}f} ± {stderr:.{decimals}f}"
+    if rounded == 0:
+        return f"{0:.{decimals}f} ± {stderr:.{decimals}f}"
+    return f"{rounded:+.{decimals}f} ± {stderr:.{decimals}f}".replace("-", "−")
 
 
 class Shown:
