@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -233,6 +234,17 @@ def test_small_eigenvalues_are_left_out() -> None:
     posterior = fitted(case, rank=30, samples=30, tolerance=0.05)
     values = torch.linalg.eigvalsh(rows @ rows.mT)
     assert posterior.report.kept == int((values > 0.05 * values[-1]).sum()) < 30
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_directions_of_small_eigenvalues_count_where_there_is_little_noise(dtype: torch.dtype) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 1))).to(dtype)
+    x = torch.linspace(-1, 1, 40, dtype=dtype)[:, None]
+    recipe = lw.Laplace(lw.Gaussian(1e6))
+    everything = replace(recipe, structure=lw.Nystrom(rank=40)).fit(model, (x, x.sin()))
+    exact = replace(recipe, structure=lw.Full()).fit(deepcopy(model).double(), (x.double(), x.double().sin()))
+    ratio = everything.predict(x).outputs.variance.double() / exact.predict(x.double()).outputs.variance
+    assert float((ratio - 1).abs().max()) < 1e-3
 
 
 def test_a_network_in_single_precision_stays_near_the_one_in_double() -> None:

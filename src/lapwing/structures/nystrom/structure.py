@@ -12,7 +12,7 @@ from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
-from lapwing.ground.precision import wide, wide_like
+from lapwing.ground.precision import WIDE, Precision, wide, wide_like
 from lapwing.ground.results import Estimate
 from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
@@ -43,7 +43,8 @@ class Nystrom(Structure):
             pivots of a randomly ``"pivoted"`` Cholesky factorisation (Chen et al. 2023), both among 4 M uniform ones.
         residual: Whether the prior keeps its variance outside the span; ``False`` is the method as published, whose
             variance vanishes far from the data.
-        tolerance: Eigenvalues below this part of the largest are rounding, and left out.
+        tolerance: Eigenvalues below this part of the largest are rounding, and left out; ``None`` for 1e-12 where the
+            Gram matrix is made of products in float64, as it is on CPUs, and 1e-6 otherwise.
         stopping: Adds data only as long as they improve held-out predictions.
         max_bytes: Bytes for the rows of the landmarks: beyond, blocks of them are made again when needed.
         seed: Of the landmarks.
@@ -70,7 +71,7 @@ class Nystrom(Structure):
     samples: int = 2000
     landmarks: Landmarks = "uniform"
     residual: bool = True
-    tolerance: float = 1e-6
+    tolerance: float | None = None
     stopping: NystromStopping | None = None
     max_bytes: int = 2**31
     seed: int = 0
@@ -80,7 +81,8 @@ class Nystrom(Structure):
         check_count("rank", self.rank)
         check_count("max_bytes", self.max_bytes)
         check_count("seed", self.seed, 0)
-        check_fraction("tolerance", self.tolerance, "Nystrom(tolerance=1e-6)")
+        if self.tolerance is not None:
+            check_fraction("tolerance", self.tolerance, "Nystrom(tolerance=1e-6)")
         check_count("samples", self.samples, usual=2000)
         if self.stopping is not None:
             check_kind("stopping=", self.stopping, (NystromStopping,), "NystromStopping((x, y))")
@@ -112,7 +114,7 @@ class Nystrom(Structure):
                 self.landmarks,
                 self.samples,
                 self.rank,
-                self.tolerance,
+                rounding_of(task.model.precision) if self.tolerance is None else self.tolerance,
                 generator,
             )
             features = TangentFeatures(task.model, changes)
@@ -130,6 +132,19 @@ class Nystrom(Structure):
         report = NystromReport(eigenvalues, changes.shape[1], pairs, error, trace, partial)
         compressed = (curvature + curvature.mT) / 2
         return task.posterior(NystromPosterior, totals, changes, compressed, self.residual, report, partial=partial)
+
+
+def rounding_of(precision: Precision) -> float:
+    """The part of the largest eigenvalue below which those of the landmarks' Gram matrix are rounding.
+
+    Directions of small eigenvalues count where targets have little noise: one of 1e-8 of the largest is known to the
+    data once their noise precision is 1e8 times what the prior leaves open. Left out they would keep the prior's
+    variance.
+
+    Args:
+        precision: That of its products.
+    """
+    return 1e-12 if precision.products == WIDE else 1e-6
 
 
 def accumulated(features: TangentFeatures, monitor: ValidationMonitor | None = None) -> Sums:
