@@ -53,11 +53,16 @@ class NoiseRule:
         for_prior: The same method for the prior alone, for a posterior that has its data.
         no_worse: The posterior at which the rounds end, or one that is better by what the method minimises: the rounds
             are no descent. ``None`` where the method knows of none.
+        first: Noise precisions to begin with, in place of a common factor for those of the posterior: for a method that
+            judges a prior by how it predicts, which no prior does well under noises in a wrong ratio.
+        anew: Whether every round looks for the prior from that of the start, and not from that of the round before.
     """
 
     noises: Callable[[Posterior], Float[Tensor, " c"]]
     for_prior: Method
     no_worse: Callable[[Posterior], Posterior] | None = None
+    first: Callable[[Posterior], Float[Tensor, " c"]] | None = None
+    anew: bool = False
 
     def ended(self, posterior: P) -> P:
         """The posterior at which the rounds end, or a better one."""
@@ -108,12 +113,16 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
         A round: a fit, a prediction of the training data, and what the method takes. Two to five rounds where the data
         determined few directions beside the observations.
     """
-    tuned = method.tune(posterior, progress)
     rule = method.noise_rule()
     start = output_noises(posterior)
     if rule is None or start is None:
-        return tuned
-    check_data(tuned)
+        return method.tune(posterior, progress)
+    check_data(posterior)
+    if rule.first is None:
+        tuned = method.tune(posterior, progress)
+    else:
+        noises = start * (rule.first(posterior).to(start) / start).clamp(*BOUNDS)
+        tuned = rule.for_prior.tune(posterior.refitted(posterior.likelihood.with_own_noises(noises)), progress)
     moves = torch.zeros_like(start)
     before: Tensor | None = None
     for _ in range(ROUNDS):
@@ -125,8 +134,9 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
             warn_of_ends(now / start)
             return rule.ended(tuned)
         before = moves
-        refitted = tuned.refitted(tuned.likelihood.with_own_noises(wanted))
-        tuned = rule.for_prior.tune(refitted, progress)
+        before_tuning = posterior if rule.anew else tuned
+        refitted = before_tuning.refitted(tuned.likelihood.with_own_noises(wanted))
+        tuned = rule.for_prior.tune(replace(refitted, trace=tuned.trace), progress)
     warn(
         f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.abs().max()):.1e}, "
         'relatively. Try EvidenceGradient(noise="residuals"), or one noise for all outputs, Gaussian(shared=True)',

@@ -16,6 +16,7 @@ import lapwing as lw
 from lapwing.evaluation.plain_network import PlainNetwork, Temperature
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive.temperature import sharpening_penalty
+from lapwing.tuning.held_out.outputs import Contracted
 from tests.pairwise import in_turn
 from tests.posterior_cases import Problem, labels, normal, problem, refused, seeded
 from tests.tuning.cases import at_step, fit, held_out
@@ -31,9 +32,12 @@ def nll(posterior: lw.Posterior, data: Any) -> float:
     return lw.evaluate(posterior, data, generator=torch.Generator().manual_seed(0))["nll"]
 
 
-def penalised(step: Any, targets: int) -> float:
-    """What a search minimises: the loss with the share of each target in what the temperature costs."""
-    return step.validation_nll + sharpening_penalty(step.temperature or 1.0) / targets
+def penalised(step: Any, start: lw.Posterior, targets: int) -> float:
+    """What a search minimises: the loss with the share of each target in what temperature and precision cost."""
+    penalty = sharpening_penalty(step.temperature or 1.0)
+    if not start.likelihood.labels:
+        penalty += math.log10(step.prior_precision[0] / float(start.prior_precisions[0])) ** 2 / 8
+    return step.validation_nll + penalty / targets
 
 
 class TestSearch:
@@ -51,7 +55,7 @@ class TestSearch:
         case, posterior = fit(name, structure)
         batches = [(x, y) for x, y in zip(*(part.split(3) for part in held_out(case)), strict=True)]
         tuned = lw.tune(posterior, lw.Validation(batches, temperature=False))
-        losses = [penalised(step, len(case.y[:8])) for step in tuned.trace]
+        losses = [penalised(step, posterior, len(case.y[:8])) for step in tuned.trace]
         assert losses[-1] == pytest.approx(min(losses), rel=1e-5) and losses[-1] < max(losses)
         assert nll(tuned, batches) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
         for step in tuned.trace[:11:5]:
@@ -163,9 +167,9 @@ class TestTemperature:
         logits = posterior.predict(new).logits.mean
         scaled = Temperature.fit(logits, targets)
         loss = -float(scaled.probs(logits).gather(1, targets[:, None]).log().mean())
-        best = min(penalised(step, 60) for step in tuned.trace)
+        best = min(penalised(step, posterior, 60) for step in tuned.trace)
         assert best < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
-        assert 60 * (penalised(tuned.trace[-1], 60) - best) < 1.0
+        assert 60 * (penalised(tuned.trace[-1], posterior, 60) - best) < 1.0
         plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False, bounds=NARROW))
         assert plain.temperature == 1.0 and {step.temperature for step in plain.trace} == {1.0}
 
@@ -177,7 +181,7 @@ class TestNoise:
         ids=["noisy", "fair", "sure", "sure, two outputs"],
     )
     def test_is_never_worse_than_the_network_with_the_noise_of_its_residuals(self, trust: float, outputs: int) -> None:
-        """Of generated data, to which a network was fitted by few or by many steps."""
+        """By more than the two nats that error bars are worth; the network was fitted by few or by many steps."""
         generator = torch.Generator().manual_seed(outputs)
         x, new = (torch.randn(24, 2, generator=generator, dtype=torch.float64) for _ in range(2))
         noise = torch.tensor([0.3, 1.0], dtype=torch.float64)[:outputs]
@@ -197,7 +201,59 @@ class TestNoise:
         tuned = lw.tune(posterior, (new, held))
         plain = PlainNetwork(model, lw.Gaussian()).calibrated((new, held))
         loss = -float(plain.predict(new).log_prob(held).mean())
-        assert nll(tuned, (new, held)) < loss + 1e-6
+        assert len(new) * (nll(tuned, (new, held)) - loss) < 2.0 + 1e-6
+
+
+class TestRealTargets:
+    """Held-out inputs like those of training, which say next to nothing of weak priors."""
+
+    @staticmethod
+    def problem(noise: tuple[float, ...]) -> tuple[torch.nn.Module, list[tuple[Tensor, Tensor]]]:
+        """A cubic polynomial with exact weights, and training and held-out data of one distribution."""
+
+        class Cubic(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.head = torch.nn.Linear(4, len(noise), bias=False)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.head(x.pow(torch.arange(4)))
+
+        generator = torch.Generator().manual_seed(0)
+        model = seeded(Cubic)
+        sets = list[tuple[Tensor, Tensor]]()
+        for _ in range(2):
+            x = torch.rand(200, 1, generator=generator, dtype=torch.float64)
+            errors = torch.randn(200, len(noise), generator=generator, dtype=torch.float64)
+            sets.append((x, model(x).detach() + torch.tensor(noise) * errors))
+        return model, sets
+
+    @pytest.mark.parametrize("noise", [(0.05,), (0.02, 0.5)], ids=["one output", "noises apart"])
+    @pytest.mark.parametrize("view", ["weights", "functions"])
+    def test_a_prior_that_data_do_not_determine_stays_near_the_one_before(
+        self, noise: tuple[float, ...], view: Any
+    ) -> None:
+        model, (train, new) = self.problem(noise)
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full(view=view)).fit(model, train)
+        tuned = lw.tune(posterior, new)
+        assert 1e-3 < float(tuned.prior_precisions) < 1e3
+        assert torch.as_tensor(tuned.likelihood.precision).rsqrt().reshape(-1).tolist() == pytest.approx(noise, rel=0.2)
+
+    def test_a_precision_without_a_variance_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where rounding leaves none, as under the weakest priors."""
+        model, (train, new) = self.problem((0.05,))
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, train)
+        moments = Contracted.moments
+
+        def none_where_weak(self: Any, log_factor: float) -> Any:
+            weak = log_factor < -5.0
+            found = moments(self, log_factor)
+            return [part.with_compact_covariance(-part.compact_covariance) for part in found] if weak else found
+
+        monkeypatch.setattr(Contracted, "moments", none_where_weak)
+        tuned = lw.tune(posterior, new)
+        assert any(math.isinf(step.validation_nll) for step in tuned.trace)
+        assert math.isfinite(tuned.trace[-1].validation_nll)
 
 
 def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,12 @@ TURNS = 3
 ENOUGH = 3
 """Precisions that are tried, however long each takes."""
 
+DECADES = 2.0
+"""Decades that a prior precision moves for real targets, as the standard deviation of a log-normal prior."""
+
+SWITCHED_OFF = 2.0
+"""Nats by which real targets must ask for the network alone, which has no error bars: as two standard deviations."""
+
 MEASURED = 2**22
 """Most weights for which the evidence is measured at every precision tried, and not at the best alone."""
 
@@ -173,7 +179,8 @@ class HeldOutSearch(Generic[P]):
     def _rejects(self, trial: Trial, best: Trial, errors: float) -> bool:
         """Whether a trial is worse than the best by so many standard errors, or not to be compared."""
         apart = difference(self.data, trial, best)
-        return math.isinf(apart.value) or apart.value > errors * apart.error
+        worse = apart.value + trial.moved - best.moved
+        return math.isinf(worse) or worse > errors * apart.error
 
     def _curves(self) -> list[Curve]:
         """One of each link; where no temperature is chosen one more, of the first link, that has one."""
@@ -285,9 +292,15 @@ class HeldOutSearch(Generic[P]):
     def trials_at(
         self, found: Found, log_factor: float, moments: Sequence[Moments | WideMoments], curves: Sequence[Curve]
     ) -> list[Trial]:
-        """What is found at a prior precision on each curve, over temperatures or the noise."""
-        point = self._point(log_factor, moments)
-        unscaled = point.trial(curves[0].link)
+        """What is found at a prior precision on each curve, over temperatures or the noise.
+
+        An infinite loss where rounding leaves no variance of the outputs, as under the weakest priors.
+        """
+        try:
+            point = self._point(log_factor, moments)
+            unscaled = point.trial(curves[0].link)
+        except NumericalError:
+            return [Trial(log_factor, math.inf, curve.link) for curve in curves]
         certain = len(curves) > 1 and found.is_plain(unscaled)
         trials = list[Trial]()
         for curve in curves:
@@ -436,7 +449,24 @@ class Point:
         losses = torch.cat(parts)
         mean = mean_of(self.data, losses)
         penalty = sharpening_penalty(temperature) / mean.targets
-        return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, losses)
+        moved = self._moving_penalty / mean.targets
+        return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, moved, losses)
+
+    @property
+    def _moving_penalty(self) -> float:
+        """What a prior precision costs that is far from that of the start, nats for all targets together.
+
+            (log₁₀ of their ratio)² / (2 · 2²) for real targets, 2 for the network itself; nothing for classes
+
+        Held-out targets at inputs like those of training hardly tell weak priors apart: the training data determine the
+        outputs there, and the noise does the rest. Elsewhere variances grow as the precision falls, without end.
+        """
+        if self.data.likelihood.labels:
+            return 0.0
+        if self.log_factor > self.data.grid[0]:
+            return SWITCHED_OFF
+        decades = (self.log_factor + math.log(self.noise)) / math.log(10.0)
+        return decades**2 / (2 * DECADES**2)
 
     def predictions(self, link: Link, temperature: float) -> list[ProbabilitiesOfLogits]:
         """What one link predicts of each batch at one temperature."""

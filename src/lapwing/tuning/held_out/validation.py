@@ -18,7 +18,8 @@ from lapwing.tuning.held_out.budget import Budget, Seconds, check_seconds
 from lapwing.tuning.held_out.examples import evenly
 from lapwing.tuning.held_out.knowledge import least_not_rejected, with_knowledge
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
-from lapwing.tuning.held_out.search import CERTAIN, HeldOutSearch, Point, candidates, noises_by_residuals
+from lapwing.tuning.held_out.search import CERTAIN, SWITCHED_OFF, HeldOutSearch, Point, candidates, noises_by_residuals
+from lapwing.tuning.held_out.trial import mean_of
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
 from lapwing.tuning.noise import NoiseRule, noise_rule_of
@@ -27,6 +28,9 @@ from lapwing.tuning.result import measured_step, with_hyperparameters
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
 
+NEARBY = (0.9, 1.1)
+"""The same where only the precisions now are asked for."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -34,9 +38,14 @@ class Validation:
     """Minimises the negative log predictive density of held-out data over one factor for all prior precisions.
 
     With it the link through which classes are predicted and a temperature of their logits, and for Gaussian likelihoods
-    the noise precision. The posterior then predicts so. The network itself is one of those tried, with a temperature
-    or the noise of its residuals: the best is, on the held-out data, no worse than temperature scaling. A temperature
-    that sharpens is penalised, ``(log T)² / (2 · 0.5²)`` nats beside the log likelihood of all targets where T < 1.
+    the noise precision. The posterior then predicts so. The network itself is one of those tried, with a temperature:
+    the best is, on the held-out data, no worse than temperature scaling. A temperature that sharpens is penalised,
+    ``(log T)² / (2 · 0.5²)`` nats beside the log likelihood of all targets where T < 1.
+
+    For real targets a prior precision k decades from the one before costs ``k² / (2 · 2²)`` nats beside the log
+    likelihood of all targets, so that where held-out data do not tell weak priors apart, variances far from the data do
+    not grow without end. The network itself, with the noise of its residuals, costs 2 nats: error bars are left out
+    only where the data ask for it, and the posterior's likelihood is lower by 2 nats in all, at most.
 
     A few hundred labels hardly tell many of them apart. So where a temperature is chosen, not the best is taken but the
     one whose predictions are nearest to the average of all, each weighted by its likelihood of the held-out data:
@@ -105,7 +114,7 @@ class Validation:
         Warns:
             ConvergenceWarning: If the best is at an end of the bounds, or worse than the network alone.
         """
-        data = self._held_out(posterior)
+        data = self._held_out(posterior, self.bounds or FACTORS)
         search = HeldOutSearch(
             "Validation",
             data,
@@ -127,22 +136,29 @@ class Validation:
             A prediction of the held-out data.
         """
         rule = noise_rule_of(self, self._noises)
-        return None if rule is None else replace(rule, no_worse=self._no_worse)
+        return None if rule is None else replace(rule, no_worse=self._no_worse, first=self._residuals, anew=True)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
-        data = self._held_out(posterior)
+        data = self._held_out(posterior, NEARBY)
         return noises_by_residuals(data, posterior.likelihood, data.moments(0.0))
 
+    def _residuals(self, posterior: Posterior) -> Float[Tensor, " c"]:
+        """What the residuals of the network alone say of each output's noise."""
+        data = self._held_out(posterior, NEARBY)
+        certain = [Moments.certain(part.mean) for part in data.moments(0.0)]
+        return noises_by_residuals(data, posterior.likelihood, certain)
+
     def _no_worse(self, tuned: Posterior) -> Posterior:
-        """The posterior, or the network with the noise of its held-out residuals where that is better."""
-        data = self._held_out(tuned)
+        """The posterior, or the network with the noise of its held-out residuals where that is better by 2 nats."""
+        data = self._held_out(tuned, NEARBY)
         moments = data.moments(0.0)
         certain = [Moments.certain(part.mean) for part in moments]
         residuals = noises_by_residuals(data, tuned.likelihood, certain)
         likelihood = tuned.likelihood.with_own_noises(residuals)
         loss = Point(data, tuned.likelihood, 0.0, moments).trial(tuned.link).loss
-        plain = Point(data, likelihood, 0.0, certain).trial(tuned.link).loss
-        if self.bounds is not None or loss <= plain:
+        alone = Point(data, likelihood, 0.0, certain).trial(tuned.link)
+        plain = alone.loss
+        if self.bounds is not None or loss <= plain + SWITCHED_OFF / mean_of(data, alone.losses).targets:
             return tuned
         network = tuned.refitted(likelihood)
         there = Hyperparameters(torch.full_like(network.prior_precisions, CERTAIN), network.scale)
@@ -151,10 +167,11 @@ class Validation:
         known_at = float(tuned.at_knowledge.prior_precisions.log().mean().exp())
         return with_knowledge(chosen, data.batches, held_out=True, factor=min(1.0, known_at / CERTAIN), progress=None)
 
-    def _held_out(self, posterior: P) -> HeldOut[P]:
+    def _held_out(self, posterior: P, bounds: tuple[float, float]) -> HeldOut[P]:
+        """The outputs at the held-out data under any factor of the prior precisions within bounds."""
         budget = Budget.of(self.seconds, posterior)
         unpack = unpack_for(self.data, self.unpack, posterior.unpack)
         batches = list(Data(self.data, like=posterior.network.like, unpack=unpack))
         if self.examples is not None:
             batches = list(evenly(batches, self.examples))
-        return held_out_outputs(posterior, batches, self.bounds or FACTORS, budget)
+        return held_out_outputs(posterior, batches, bounds, budget)
