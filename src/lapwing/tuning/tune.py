@@ -23,6 +23,7 @@ from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
 from lapwing.tuning.method import Method
 from lapwing.tuning.noise import TunesNoise, tuned_by_output
+from lapwing.tuning.training_variance import within_noise
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,10 @@ def tune(
             back and for real targets, by ``EvidenceGradient()``: the noise must be that of the network, whose outputs
             predictions have for their mean, and the linear model, trained anew, fits the data better than it.
             ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
-            residuals alone. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or
-            ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
+            residuals alone; ``LowRank`` and ``Nystrom`` leave directions out, and have a prior so strong that outputs
+            at training inputs vary no more than their noise, on average, as they do under the whole curvature. Of a
+            Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or ``gp.Centroids()``; without any,
+            the first up to 2,000 observations, else the second.
         unlabelled: Inputs the network was not trained on, where there are no labels of any: ``Mixup(unlabelled=...)``.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
@@ -113,6 +116,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         return posterior.tuned(method, progress)
     check_kind("the posterior", posterior, (Posterior,), "tune(recipe.fit(model, data))")
     fitted = cast(Posterior, posterior)
+    by_default = method is None
     if method is None:
         method = default(fitted)
     elif isinstance(method, Iterable) and not isinstance(method, str):
@@ -127,6 +131,8 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = tuned_by_output(fitted, method, progress)
     else:
         tuned = cast(Any, method).tune(fitted, progress)
+    if by_default and fitted.likelihood.noise is not None:
+        tuned = within_noise(tuned)
     return cast(Any, _told(tuned, progress))
 
 
