@@ -18,7 +18,7 @@ from lapwing.likelihoods import Gaussian, HeteroscedasticGaussian
 from lapwing.posteriors import Posterior
 from lapwing.tuning.elbo import ELBO
 from lapwing.tuning.gradient import EvidenceGradient
-from lapwing.tuning.held_out.knowledge import LIMITS, first_of, looks, with_knowledge
+from lapwing.tuning.held_out.knowledge import LIMITS, factor_to_start, first_of, looks, with_knowledge
 from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
 from lapwing.tuning.method import Method
@@ -133,7 +133,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = cast(Any, method).tune(fitted, progress)
     if by_default and fitted.likelihood.noise is not None:
         tuned = within_noise(tuned)
-    return cast(Any, _told(tuned, progress))
+    return cast(Any, _told(fitted, tuned, progress))
 
 
 def warn_of_default_spread(posterior: Posterior) -> None:
@@ -146,11 +146,13 @@ def warn_of_default_spread(posterior: Posterior) -> None:
         )
 
 
-def _told(tuned: Posterior, progress: bool | None) -> Posterior:
+def _told(before: Posterior, tuned: Posterior, progress: bool | None) -> Posterior:
     """The tuned posterior with a scale of knowledge, by training inputs unless the method had others."""
     if tuned.knowledge is not None or tuned.data is None or not looks(tuned):
         return tuned
-    return with_knowledge(tuned, first_of(tuned.data, LIMITS.examples(tuned)), held_out=False, progress=progress)
+    batches = first_of(tuned.data, LIMITS.examples(tuned))
+    factor = factor_to_start(before, tuned)
+    return with_knowledge(tuned, batches, held_out=False, factor=factor, progress=progress)
 
 
 def method_options(method: object) -> object:

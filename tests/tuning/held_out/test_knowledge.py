@@ -67,6 +67,13 @@ class Kept:
         return posterior.with_hyperparameters(posterior.prior, posterior.likelihood)
 
 
+class Strongest:
+    """Leaves no uncertainty, as mixtures do of a network that is right of all of them."""
+
+    def tune(self, posterior: P, progress: bool | None) -> P:
+        return posterior.with_hyperparameters(lw.Isotropic(1e12), posterior.likelihood)
+
+
 def classes(posterior: lw.Posterior, x: Tensor) -> Classification:
     prediction = posterior.predict(x)
     assert isinstance(prediction, Classification)
@@ -238,6 +245,19 @@ def test_draws_and_real_targets_are_told_at_the_scale_that_predicts() -> None:
         assert prediction.unfamiliar.shape == (40,) and float(prediction.unfamiliar.min()) >= 0.0
         torch.testing.assert_close(prediction.known.std, prediction.latent.std)
     assert float(real.predict(FAR).unfamiliar.median()) == 1.0
+
+
+@pytest.mark.parametrize("structure", [lw.Sampled(6), lw.MatrixFree()], ids=["sampled", "matrix-free"])
+@pytest.mark.parametrize("held_out", [False, True], ids=["mixtures", "held-out data"])
+def test_solves_that_tuning_leaves_no_uncertainty_keep_that_of_the_prior_before(
+    structure: Structure, held_out: bool
+) -> None:
+    before = lw.Laplace(lw.Categorical(), prior=lw.Isotropic(3.0), structure=structure).fit(mlp(3), (X, Y))
+    method = lw.Validation((X, before.predict(X).labels), temperature=False) if held_out else Strongest()
+    after = lw.tune(before, method)
+    assert float(after.prior_precisions) > 1e6 and after.knowledge is not None
+    assert after.knowledge.factor * float(after.prior_precisions) == pytest.approx(3.0)
+    assert float(classes(after, NEAR).epistemic.min()) > 1e3 * float(classes(after, NEAR).logits.variance.max())
 
 
 def test_held_out_data_that_do_not_reject_a_weaker_prior_give_real_targets_their_error_bars() -> None:

@@ -42,6 +42,9 @@ decided at once, by one pass under all factors that they may come to."""
 SEVERAL = 3.0
 """Predictions that one under several priors takes, at most."""
 
+NONE_LEFT = 0.9e6
+"""Factor of the prior precisions from which no uncertainty to speak of is left: the strongest prior that is tried."""
+
 CERTAIN = 1e-5
 """Nats that, unknown, are none: standard deviations of the logits of a hundredth at most."""
 
@@ -115,7 +118,8 @@ def with_knowledge(
     and takes no labels: whatever the network says of inputs it knows, more of them would not tell much more. Where the
     curvature leaves out what layers have in common, the last layer has a factor of its own, and each of the two, by
     itself, half of the share: see ``separate_head``. Where uncertainty has no bound, for real targets and counts, and
-    where each prior is a solve, the factor is the one given.
+    where each prior is a solve, the factor is the one given; there tuning that leaves no uncertainty gives the factor
+    back to the prior before.
 
     Args:
         posterior: The tuned posterior.
@@ -325,7 +329,7 @@ def _known(posterior: P, trials: Sequence[P], batches: Sequence[Batch], bound: f
 def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterior) -> float | None:
     """For real targets and counts the least factor of a tuned prior that held-out data do not reject.
 
-    ``None`` for labels, whose uncertainty has a bound, and where each prior is a solve.
+    ``None`` for labels, whose uncertainty has a bound. Where each prior is a solve see ``factor_to_start``.
 
     Args:
         search: Made the choice.
@@ -333,12 +337,34 @@ def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterio
         tuned: The posterior it chose.
     """
     before = search.data.posterior
-    if tuned.likelihood.labels or not tuned.exact:
+    if not tuned.exact:
+        return factor_to_start(before, tuned)
+    if tuned.likelihood.labels:
         return None
-    noise = tuned.noise_scale / before.noise_scale
-    chosen = float((tuned.prior_precisions / before.prior_precisions).log().mean()) - math.log(noise)
+    chosen = log_factor_between(before, tuned)
     weakest = search.weakest_not_rejected(found).log_factor
     return math.exp(min(0.0, weakest - chosen))
+
+
+def factor_to_start(before: Posterior, tuned: Posterior) -> float | None:
+    """The factor back to the prior before, of one that tuning made so strong that no uncertainty is left.
+
+    ``None`` where some is left; and where not every prior is a solve, so that a scale can be sought.
+
+    Args:
+        before: The posterior that was tuned.
+        tuned: What came of it.
+    """
+    if tuned.exact:
+        return None
+    apart = log_factor_between(before, tuned)
+    return math.exp(-apart) if apart >= math.log(NONE_LEFT) else None
+
+
+def log_factor_between(before: Posterior, tuned: Posterior) -> float:
+    """Logarithm of the factor by which tuning multiplied prior precisions, over that of the noise precision."""
+    noise = tuned.noise_scale / before.noise_scale
+    return float((tuned.prior_precisions / before.prior_precisions).log().mean()) - math.log(noise)
 
 
 def epistemic_of(posterior: Posterior, batches: Sequence[Batch]) -> Float[Tensor, " m"]:
