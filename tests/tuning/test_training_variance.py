@@ -1,4 +1,4 @@
-"""By default outputs at training inputs vary no more than their noise, as under the whole curvature."""
+"""By default prior and noise agree with what a structure says of outputs at training inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
-from lapwing.tuning.training_variance import mean_information, training_examples, within_noise
+from lapwing.tuning.training_variance import information, mended_by_training_variance, training_examples
 from tests.posterior_cases import Problem, normal, seeded
 
 OUTPUTS = pytest.mark.parametrize("outputs", [1, 2])
@@ -28,10 +28,15 @@ def fitted(outputs: int, structure: Any) -> tuple[Problem, lw.Posterior]:
     return problem, problem.fit(lw.Laplace(problem.likelihood, structure=structure))
 
 
-def information(posterior: lw.Posterior, x: Tensor) -> float:
-    """The mean of variance over noise variance."""
-    noises = torch.as_tensor(posterior.likelihood.precision)
-    return float((posterior.predict(x).outputs.variance * noises).mean())
+def noises(posterior: lw.Posterior) -> Tensor:
+    """Noise precisions, one or one an output."""
+    assert isinstance(posterior.likelihood, lw.Gaussian)
+    return torch.as_tensor(posterior.likelihood.precision, dtype=torch.float64)
+
+
+def variance_over_noise(posterior: lw.Posterior, x: Tensor) -> Tensor:
+    """Of each output, means over the inputs."""
+    return (posterior.predict(x).outputs.variance * noises(posterior)).mean(0)
 
 
 @OUTPUTS
@@ -42,8 +47,8 @@ def test_few_directions_get_the_weakest_prior_that_keeps_to_the_bound(outputs: i
     problem, posterior = fitted(outputs, structure)
     by_evidence = lw.tune(posterior, lw.EvidenceGradient())
     tuned = lw.tune(posterior)
-    assert information(by_evidence, problem.x) > 2.0
-    assert information(tuned, problem.x) == pytest.approx(1.0, abs=1e-3)
+    assert variance_over_noise(by_evidence, problem.x).mean() > 2.0
+    assert float(variance_over_noise(tuned, problem.x).mean()) == pytest.approx(1.0, abs=1e-3)
     assert tuned.likelihood == by_evidence.likelihood
     assert float(tuned.prior_precisions) > float(by_evidence.prior_precisions)
     assert tuned.trace[-1].prior_precision == pytest.approx(tuned.prior_precisions.tolist())
@@ -54,21 +59,37 @@ def test_few_directions_get_the_weakest_prior_that_keeps_to_the_bound(outputs: i
 def test_the_whole_curvature_keeps_to_it(outputs: int, view: Any) -> None:
     problem, posterior = fitted(outputs, lw.Full(view=view))
     weak = posterior.with_hyperparameters(lw.Isotropic(1e-3), posterior.likelihood)
-    assert 0.1 < information(weak, problem.x) < 1.0
-    assert within_noise(weak) is weak
+    assert 0.1 < variance_over_noise(weak, problem.x).mean() < 1.0
+    assert mended_by_training_variance(weak, False) is weak
 
 
 def test_is_the_effective_dimension_over_the_observations() -> None:
     problem, posterior = fitted(2, lw.Full())
     here = posterior.outputs_each(problem.x, [posterior])
     dimension = float(posterior.effective_dimension())
-    assert mean_information(posterior, here) == pytest.approx(dimension / problem.y.numel(), rel=1e-6)
+    assert float(information(posterior, here).mean()) == pytest.approx(dimension / problem.y.numel(), rel=1e-6)
 
 
-def test_structures_that_leave_out_correlations_are_left_to_their_residuals() -> None:
-    _, posterior = fitted(1, lw.KFAC())
-    weak = posterior.with_hyperparameters(lw.Isotropic(1e-6), posterior.likelihood)
-    assert within_noise(weak) is weak
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.EKFAC()], ids=["kfac", "ekfac"])
+@pytest.mark.parametrize("shared", [False, True], ids=["a noise each", "one noise"])
+def test_layers_apart_have_the_noise_of_residuals_over_what_fitting_left(structure: Any, shared: bool) -> None:
+    problem = case(2)
+    likelihood = lw.Gaussian(shared=True) if shared else lw.Gaussian()
+    posterior = lw.Laplace(likelihood, structure=structure).fit(problem.model, (problem.x, problem.y))
+    by_residuals = lw.tune(posterior, lw.EvidenceGradient(noise="residuals"))
+    tuned = lw.tune(posterior)
+    added = variance_over_noise(by_residuals, problem.x)
+    expected = noises(by_residuals) / (1.0 + (added.mean() if shared else added))
+    torch.testing.assert_close(noises(tuned), expected, rtol=1e-5, atol=0.0)
+    assert float(expected.max()) < 0.99 * float(noises(by_residuals).max())
+    best = lw.tune(tuned, lw.EvidenceGradient(noise=False))
+    torch.testing.assert_close(tuned.prior_precisions, best.prior_precisions, rtol=1e-4, atol=0.0)
+
+
+def test_independent_weights_keep_the_noise_of_residuals() -> None:
+    _, posterior = fitted(1, lw.Diagonal())
+    by_residuals = lw.tune(posterior, lw.EvidenceGradient(noise="residuals"))
+    assert noises(lw.tune(posterior)) == noises(by_residuals)
 
 
 def test_examples_lie_evenly_over_all_batches() -> None:

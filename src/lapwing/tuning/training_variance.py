@@ -1,11 +1,15 @@
-"""No more is unknown of outputs at training inputs than their noise: a bound that curvatures of few directions break.
+"""What approximate curvatures say of outputs at training inputs, and what it mends in prior and noise.
 
 For the exact curvature ``G = Σ_n J_nᵀ B_n J_n`` of N observations
 
     Σ_n tr(B_n J_n Λ⁻¹ J_nᵀ) = tr(Λ⁻¹ G) = γ ≤ N
 
 so that on average an output varies no more than its observation does. A structure that keeps the prior in the
-directions it leaves out has larger variances, at training inputs too, and an evidence that does not know of them.
+directions it leaves out has larger variances, at training inputs too, and an evidence that does not know of them: it
+gets a stronger prior. One of layers that have nothing in common counts more directions than there are, so that its
+evidence finds too much noise, while the residuals alone are too small where the network has fitted them: it gets the
+noise of residuals over what fitting left to them. The variances of independent weights are so wide that their intervals
+need no more.
 """
 
 from __future__ import annotations
@@ -15,16 +19,21 @@ import math
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lapwing.ground.data.sources import Batch
 from lapwing.ground.precision import wide
+from lapwing.linalg import Diagonal
 from lapwing.moments import Moments
 from lapwing.posteriors import Posterior
 from lapwing.predictive import WideMoments
+from lapwing.tuning.gradient import EvidenceGradient
 from lapwing.tuning.held_out.examples import joined, selected
 from lapwing.tuning.held_out.outputs import HeldOut, held_out_outputs
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
+from lapwing.tuning.noise import output_noises
 from lapwing.tuning.result import measured_step, with_hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -39,29 +48,66 @@ HALVINGS = 20
 """Of the range of log factors: to a ten-thousandth of a decade."""
 
 
-def within_noise(posterior: P) -> P:
-    """The posterior, or one of a stronger prior under which outputs at training inputs vary no more than their noise.
-
-        1/N Σ_n tr(B_n J_n Λ⁻¹ J_nᵀ) ≤ 1
-
-    over N observations, of training examples spread evenly over all. Returned as they are: posteriors of the whole
-    curvature, which keep to it, and those that leave out what blocks of weights have in common, whose evidence counts
-    that as determined.
+def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
+    """A posterior tuned by its evidence or its residuals, with the prior or the noise that its structure needs.
 
     Args:
-        posterior: A posterior tuned by its evidence.
+        posterior: The posterior.
+        progress: Whether to show progress bars; ``None`` for after two seconds, in a terminal or notebook.
 
     Cost:
-        A pass over the training data without the network; a prediction of at most 128 examples. Where the bound is
-        broken, their outputs under every prior: about another.
+        A pass over the training data without the network, and a prediction of at most 128 examples; for ``KFAC`` of
+        several outputs a fit, for another prior about another prediction.
     """
-    if posterior.data is None or posterior.wide or not posterior.exact or posterior.leaves_out_correlations:
+    if posterior.data is None or posterior.wide or not posterior.exact:
         return posterior
     batches = training_examples(posterior, EXAMPLES)
     if not batches or posterior.by_draws(batches[0].inputs):
         return posterior
-    here = [posterior.outputs_each(batch.inputs, [posterior])[0] for batch in batches]
-    before = mean_information(posterior, here)
+    if not posterior.leaves_out_correlations:
+        return within_noise(posterior, batches)
+    if isinstance(posterior.precision_operator, Diagonal):
+        return posterior
+    return beyond_residuals(posterior, batches, progress)
+
+
+def beyond_residuals(posterior: P, batches: Sequence[Batch], progress: bool | None) -> P:
+    """The posterior with a noise as of residuals that fitting made smaller, and the prior of largest evidence there.
+
+        ρ = (N - γ) / Σ (y - f)²  with  γ = N r / (1 + r),  r = 1/N Σ_n ρ₀ J_n Λ⁻¹ J_nᵀ
+
+    MacKay's noise precision (1992, equation 4.10), for each output, with the leverage r / (1 + r) that an observation
+    has on its own output whose variance without it is r over the noise; ρ₀ is the noise of the residuals.
+
+    Args:
+        posterior: The posterior at the noise of its residuals.
+        batches: Some training examples.
+        progress: Whether to show progress bars.
+    """
+    likelihood = posterior.likelihood
+    added = information(posterior, moments_of(posterior, batches))
+    own = output_noises(posterior)
+    if own is None:
+        scale = posterior.noise_scale / (1.0 + float(added.mean()))
+        precisions = posterior.prior_precisions
+        found = with_hyperparameters(posterior, Hyperparameters(precisions, precisions.new_tensor(scale)), ())
+    else:
+        found = posterior.refitted(likelihood.with_own_noises(own / (1.0 + added.to(own))))
+    return EvidenceGradient(noise=False).tune(found, progress)
+
+
+def within_noise(posterior: P, batches: Sequence[Batch]) -> P:
+    """The posterior, or one of a stronger prior under which outputs at training inputs vary no more than their noise.
+
+        1/N Σ_n tr(B_n J_n Λ⁻¹ J_nᵀ) ≤ 1
+
+    over N observations. Posteriors of the whole curvature keep to it by themselves.
+
+    Args:
+        posterior: A posterior tuned by its evidence.
+        batches: Some training examples.
+    """
+    before = float(information(posterior, moments_of(posterior, batches)).mean())
     if before <= 1.0:
         return posterior
     data = held_out_outputs(posterior, batches, FACTORS)
@@ -84,22 +130,28 @@ def training_examples(posterior: Posterior, examples: int) -> list[Batch]:
     return joined(list(selected(posterior.data, index)))
 
 
-def mean_information(posterior: Posterior, moments: Sequence[Moments | WideMoments]) -> float:
-    """``tr(B cov f)`` over the outputs of an observation, a mean over all that are looked at, by all processes.
+def moments_of(posterior: Posterior, batches: Sequence[Batch]) -> list[Moments | WideMoments]:
+    """Outputs of a posterior at the inputs of some batches."""
+    return [posterior.outputs_each(batch.inputs, [posterior])[0] for batch in batches]
+
+
+def information(posterior: Posterior, moments: Sequence[Moments | WideMoments]) -> Float[Tensor, " c"]:
+    """``(B cov f)_kk`` of each output, a mean over all observations that are looked at, by all processes.
 
     Args:
         posterior: Has the likelihood and its training data.
         moments: Outputs.
     """
-    total = 0.0
-    observations = 0.0
+    sums = list[Tensor]()
+    observations = 0
     for part in moments:
-        mean = wide(part.mean)
-        product = posterior.likelihood.hessian(mean) * wide(part.covariance)  # tr(B C) of symmetric B and C
-        total += float(product.sum())
-        observations += mean.numel()
-    sums = posterior.model.data.added(torch.tensor([total, observations], dtype=torch.float64))
-    return float(sums[0] / sums[1])
+        product = posterior.likelihood.hessian(wide(part.mean)) * wide(part.covariance)
+        each = product.sum(-1).flatten(0, -2)
+        sums.append(each.sum(0))
+        observations += len(each)
+    total = torch.stack(sums).sum(0).cpu()
+    shared = posterior.model.data.added(torch.cat([total, total.new_tensor([float(observations)])]))
+    return shared[:-1] / shared[-1]
 
 
 def least_within(data: HeldOut[P]) -> float:
@@ -108,7 +160,7 @@ def least_within(data: HeldOut[P]) -> float:
     high = data.log_factors[0]
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if mean_information(data.posterior, data.moments(middle)) > 1.0:
+        if float(information(data.posterior, data.moments(middle)).mean()) > 1.0:
             low = middle
         else:
             high = middle

@@ -23,7 +23,7 @@ from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
 from lapwing.tuning.method import Method
 from lapwing.tuning.noise import TunesNoise, tuned_by_output
-from lapwing.tuning.training_variance import within_noise
+from lapwing.tuning.training_variance import mended_by_training_variance
 
 logger = logging.getLogger(__name__)
 
@@ -64,11 +64,11 @@ def tune(
             examples or more; others by ``ELBO()``, but where the evidence is exact, for more outputs than can be pulled
             back and for real targets, by ``EvidenceGradient()``: the noise must be that of the network, whose outputs
             predictions have for their mean, and the linear model, trained anew, fits the data better than it.
-            ``KFAC`` and ``Diagonal`` count more directions than the data determined, and take the noise from the
-            residuals alone; ``LowRank`` and ``Nystrom`` leave directions out, and have a prior so strong that outputs
-            at training inputs vary no more than their noise, on average, as they do under the whole curvature. Of a
-            Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or ``gp.Centroids()``; without any,
-            the first up to 2,000 observations, else the second.
+            ``KFAC`` and ``Diagonal`` count more directions than the data determined: ``Diagonal`` has the noise of the
+            residuals, ``KFAC`` that of the residuals over what fitting left to them. ``LowRank`` and ``Nystrom`` leave
+            directions out, and have a prior so strong that outputs at training inputs vary no more than their noise, on
+            average, as they do under the whole curvature. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``,
+            ``gp.Pathwise()`` or ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
         unlabelled: Inputs the network was not trained on, where there are no labels of any: ``Mixup(unlabelled=...)``.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
@@ -131,8 +131,8 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = tuned_by_output(fitted, method, progress)
     else:
         tuned = cast(Any, method).tune(fitted, progress)
-    if by_default and fitted.likelihood.noise is not None:
-        tuned = within_noise(tuned)
+    if by_default and fitted.likelihood.noise is not None and fitted.prior.earlier is None:
+        tuned = mended_by_training_variance(tuned, progress)
     return cast(Any, _told(fitted, tuned, progress))
 
 
