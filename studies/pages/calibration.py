@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator
 
 from benchmarks.report import Row
 from studies.pages.reports import difference, fixed, grid, row, rows
+from studies.uci_structures import PLAIN
 
 ALONE = {
     "plain": "plain network",
@@ -29,6 +32,7 @@ def tables() -> Iterator[str]:
     yield without_held_out_data(chooses=False)
     yield without_held_out_data(chooses=True)
     yield regressions()
+    yield structures()
 
 
 def networks() -> list[str]:
@@ -93,3 +97,28 @@ def regressions() -> str:
         rest = [f"{100 * ours['coverage']:.1f} %", fixed(ours["noise_ratio"], 2), fixed(ours["seconds"], 2)]
         lines.append([name, *scores, *rest])
     return grid({"data": "<"} | dict.fromkeys(heads, ">"), lines)
+
+
+def structures() -> str:
+    """Every structure tuned by default, over all sets and splits, beside the network with the noise of its residuals."""
+    heads = {"network": "<", "structure": "<", "NLL − plain": ">", "median": ">", "better": ">", "95 % cover": ">"}
+    plain = {(each["network"], each["data"], each["seed"]): each for each in of_each(PLAIN)}
+    lines = []
+    for network in dict.fromkeys(each["network"] for each in plain.values()):
+        for method in dict.fromkeys(each["method"] for each in rows("uci-structures") if "seed" in each):
+            found = [each for each in of_each(method) if each["network"] == network]
+            apart = [each["nll"] - plain[network, each["data"], each["seed"]]["nll"] for each in found]
+            cover = f"{100 * statistics.fmean(each['coverage'] for each in found):.1f} %"
+            if method == PLAIN:
+                lines.append([network, method, "0", "0", "–", cover])
+                continue
+            error = statistics.stdev(apart) / math.sqrt(len(apart))
+            better = f"{sum(gain < 0.0 for gain in apart)} of {len(apart)}"
+            median = fixed(statistics.median(apart), 3)
+            lines.append([network, method, difference(statistics.fmean(apart), error), median, better, cover])
+    return grid(heads, lines)
+
+
+def of_each(method: str) -> list[Row]:
+    """The rows of one structure, of every set and split."""
+    return [each for each in rows("uci-structures", method=method) if "seed" in each and not each.get("summary")]
