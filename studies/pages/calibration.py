@@ -100,7 +100,7 @@ def regressions() -> str:
 
 
 def structures() -> str:
-    """Every structure tuned by default, over all sets and splits, beside the network with the noise of its residuals."""
+    """Every structure tuned by default, over all sets and splits, less the network with the noise of its residuals."""
     heads = {"network": "<", "structure": "<", "NLL − plain": ">", "median": ">", "better": ">", "95 % cover": ">"}
     plain = {(each["network"], each["data"], each["seed"]): each for each in of_each(PLAIN)}
     lines = []
