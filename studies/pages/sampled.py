@@ -1,4 +1,4 @@
-"""The tangent model and its draws: ways to a larger evidence, its curves, how near draws come, and networks."""
+"""The tangent model and its draws: ways to a larger evidence, its curves, how near draws come, and priors by it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.report import Row
 from benchmarks.table import summarised
-from studies.pages.reports import NOTHING, estimate, fixed, grid, mean_of, tables_of_studies
-from studies.sampled import m_steps, table
+from studies.pages.reports import NOTHING, difference, estimate, fixed, grid, mean_of, tables_of_studies
+from studies.sampled import hessian, m_steps, table
 
 
 def tables() -> Iterator[str]:
@@ -80,9 +80,41 @@ def of_table(found: Sequence[Row]) -> Iterator[str]:
     yield grid(heads, lines)
 
 
+def of_hessian(found: Sequence[Row]) -> Iterator[str]:
+    """Precision and test NLL by where the evidence and the Hessian are, and what each change makes of both."""
+    heads = {"network": "<", "evidence at the": "<", "Hessian at the": "<", "biases": "<"}
+    heads |= {"precision": ">", "NLL": ">", "NLL by the precision alone": ">"}
+    lines = []
+    for row in summarised(found):
+        words = [row[name] for name in ("part", "evidence", "hessian", "biases")]
+        lines.append(words + [mean_of(row, name) for name in ("precision", "nll", "nll_by_precision")])
+    yield grid(heads, lines)
+    heads = {"network": "<", "change": "<", "log of the precision": ">", "change of the NLL": ">"}
+    heads |= {"by the precision alone": ">"}
+    lines = []
+    for row in hessian.changes(found):
+        before, after = hessian.FACTORS[row["change"]]
+        called = {"evidence": "evidence", "hessian": "Hessian", "biases": "biases"}[row["change"]]
+        numbers = [difference(row[name], row[f"{name}_stderr"], 3) for name in ("log_ratio", "nll", "nll_by_precision")]
+        lines.append([row["part"], f"{called}, from {before} to {after}", *numbers])
+    yield grid(heads, lines)
+
+
+def of_training(found: Sequence[Row]) -> Iterator[str]:
+    """Distance of the posteriors of both precisions by the epochs of training."""
+    heads = {"network": "<", "epochs": ">", "distance of logits": ">", "precision at the weights": ">"}
+    heads |= {"at the mode": ">", "square norm of the weights": ">", "NLL alone": ">"}
+    heads |= {"NLL, evidence at the weights": ">", "at its mode": ">"}
+    names = ("wasserstein", "at_weights", "at_mode", "square_norm", "nll", "nll_weights", "nll_mode")
+    lines = [[row["part"], f"{row['epochs']}", *(mean_of(row, name) for name in names)] for row in summarised(found)]
+    yield grid(heads, lines)
+
+
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {
     "m_steps": of_m_steps,
     "evidence": of_evidence,
     "fidelity": of_fidelity,
     "table": of_table,
+    "hessian": of_hessian,
+    "training": of_training,
 }
