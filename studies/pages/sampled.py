@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.report import Row
 from benchmarks.table import summarised
-from studies.pages.reports import NOTHING, difference, estimate, fixed, grid, mean_of, tables_of_studies
+from studies.pages.reports import NOTHING, difference, fixed, grid, mean_of, tables_of_studies
 from studies.sampled import hessian, m_steps, table
 
 
@@ -71,12 +72,12 @@ def of_fidelity(found: Sequence[Row]) -> Iterator[str]:
 def of_table(found: Sequence[Row]) -> Iterator[str]:
     """Test NLL of each network by each choice of the prior, beside the source's."""
     heads = {"network": "<", "method": "<", "NLL": ">", "less that of temperature scaling": ">"}
-    heads |= {"accuracy": ">", "ECE": ">", "precision": ">", "published NLL, MNIST": ">"}
+    heads |= {"accuracy": ">", "ECE": ">", "log₁₀ of the precision": ">", "published NLL, MNIST": ">"}
+    with_logs = [row | ({"log": math.log10(row["precision"])} if "precision" in row else {}) for row in found]
     lines = []
-    for row in summarised(found):
-        numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece")]
-        precision = estimate(row.get("precision"), row.get("precision_stderr"))
-        lines.append([row["part"], row["method"], *numbers, precision, fixed(table.published(row), 3)])
+    for row in summarised(with_logs):
+        numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece", "log")]
+        lines.append([row["part"], row["method"], *numbers, fixed(table.published(row), 3)])
     yield grid(heads, lines)
 
 
