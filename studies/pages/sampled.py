@@ -105,7 +105,7 @@ def of_training(found: Sequence[Row]) -> Iterator[str]:
     """Distance of the posteriors of both precisions by the epochs of training."""
     heads = {"network": "<", "epochs": ">", "distance of logits": ">", "precision at the weights": ">"}
     heads |= {"at the mode": ">", "square norm of the weights": ">", "NLL alone": ">"}
-    heads |= {"NLL, evidence at the weights": ">", "at its mode": ">"}
+    heads |= {"NLL, evidence at the weights": ">", "NLL, at the mode": ">"}
     names = ("wasserstein", "at_weights", "at_mode", "square_norm", "nll", "nll_weights", "nll_mode")
     lines = [[row["part"], f"{row['epochs']}", *(mean_of(row, name) for name in names)] for row in summarised(found)]
     yield grid(heads, lines)
