@@ -1,13 +1,14 @@
-"""The tangent model and its draws: ways to a larger evidence, its curves, how near draws come, and networks."""
+"""The tangent model and its draws: ways to a larger evidence, its curves, how near draws come, and priors by it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.report import Row
 from benchmarks.table import summarised
-from studies.pages.reports import NOTHING, estimate, fixed, grid, mean_of, tables_of_studies
-from studies.sampled import m_steps, table
+from studies.pages.reports import NOTHING, difference, fixed, grid, mean_of, tables_of_studies
+from studies.sampled import hessian, m_steps, table
 
 
 def tables() -> Iterator[str]:
@@ -71,12 +72,42 @@ def of_fidelity(found: Sequence[Row]) -> Iterator[str]:
 def of_table(found: Sequence[Row]) -> Iterator[str]:
     """Test NLL of each network by each choice of the prior, beside the source's."""
     heads = {"network": "<", "method": "<", "NLL": ">", "less that of temperature scaling": ">"}
-    heads |= {"accuracy": ">", "ECE": ">", "precision": ">", "published NLL, MNIST": ">"}
+    heads |= {"accuracy": ">", "ECE": ">", "log₁₀ of the precision": ">", "published NLL, MNIST": ">"}
+    with_logs = [row | ({"log": math.log10(row["precision"])} if "precision" in row else {}) for row in found]
+    lines = []
+    for row in summarised(with_logs):
+        numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece", "log")]
+        lines.append([row["part"], row["method"], *numbers, fixed(table.published(row), 3)])
+    yield grid(heads, lines)
+
+
+def of_hessian(found: Sequence[Row]) -> Iterator[str]:
+    """Precision and test NLL by where the evidence and the Hessian are, and what each change makes of both."""
+    heads = {"network": "<", "evidence at the": "<", "Hessian at the": "<", "biases": "<"}
+    heads |= {"precision": ">", "NLL": ">", "NLL by the precision alone": ">"}
     lines = []
     for row in summarised(found):
-        numbers = [mean_of(row, name) for name in ("nll", "difference", "accuracy", "ece")]
-        precision = estimate(row.get("precision"), row.get("precision_stderr"))
-        lines.append([row["part"], row["method"], *numbers, precision, fixed(table.published(row), 3)])
+        words = [row[name] for name in ("part", "evidence", "hessian", "biases")]
+        lines.append(words + [mean_of(row, name) for name in ("precision", "nll", "nll_by_precision")])
+    yield grid(heads, lines)
+    heads = {"network": "<", "change": "<", "log of the precision": ">", "change of the NLL": ">"}
+    heads |= {"by the precision alone": ">"}
+    lines = []
+    for row in hessian.changes(found):
+        before, after = hessian.FACTORS[row["change"]]
+        called = {"evidence": "evidence", "hessian": "Hessian", "biases": "biases"}[row["change"]]
+        numbers = [difference(row[name], row[f"{name}_stderr"], 3) for name in ("log_ratio", "nll", "nll_by_precision")]
+        lines.append([row["part"], f"{called}, from {before} to {after}", *numbers])
+    yield grid(heads, lines)
+
+
+def of_training(found: Sequence[Row]) -> Iterator[str]:
+    """Distance of the posteriors of both precisions by the epochs of training."""
+    heads = {"network": "<", "epochs": ">", "distance of logits": ">", "precision at the weights": ">"}
+    heads |= {"at the mode": ">", "square norm of the weights": ">", "NLL alone": ">"}
+    heads |= {"NLL, evidence at the weights": ">", "NLL, at the mode": ">"}
+    names = ("wasserstein", "at_weights", "at_mode", "square_norm", "nll", "nll_weights", "nll_mode")
+    lines = [[row["part"], f"{row['epochs']}", *(mean_of(row, name) for name in names)] for row in summarised(found)]
     yield grid(heads, lines)
 
 
@@ -85,4 +116,6 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {
     "evidence": of_evidence,
     "fidelity": of_fidelity,
     "table": of_table,
+    "hessian": of_hessian,
+    "training": of_training,
 }

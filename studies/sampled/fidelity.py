@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row
+from lapwing.metrics import gaussian_wasserstein, symmetric_kl
 from lapwing.posteriors import Posterior
 from lapwing.predictive import Moments
 from studies.sampled.evidence import SIZES
@@ -76,45 +75,6 @@ def predicted(posterior: Posterior, x: Tensor) -> tuple[Any, Tensor]:
 def distances(outputs: Any, probs: Tensor, exact_outputs: Any, exact_probs: Tensor) -> Row:
     """Means over the examples of both distances."""
     return {
-        "divergence": float(symmetric_divergence(probs, exact_probs).mean()),
-        "wasserstein": float(wasserstein(outputs, exact_outputs).mean()),
+        "divergence": float(symmetric_kl(probs, exact_probs).mean()),
+        "wasserstein": float(gaussian_wasserstein(outputs, exact_outputs).mean()),
     }
-
-
-def symmetric_divergence(p: Float[Tensor, "n c"], q: Float[Tensor, "n c"]) -> Float[Tensor, " n"]:
-    """``½ (KL(p, q) + KL(q, p))``, nats.
-
-    Example:
-        >>> p = torch.tensor([[0.5, 0.5]])
-        >>> symmetric_divergence(p, p)
-        tensor([0.])
-    """
-    least = torch.finfo(p.dtype).tiny
-    ratio = p.clamp_min(least).log() - q.clamp_min(least).log()
-    return 0.5 * ((p - q) * ratio).sum(-1)
-
-
-def wasserstein(one: Any, other: Any) -> Float[Tensor, " n"]:
-    """The 2-Wasserstein distance of Gaussians, ``|m - m'|² + tr(S + S' - 2 (S'^½ S S'^½)^½)`` under a root.
-
-    Args:
-        one: Has ``mean`` ``[n, c]`` and ``covariance`` ``[n, c, c]``.
-        other: The same.
-
-    Example:
-        >>> narrow = Moments(torch.zeros(1, 2).double(), torch.eye(2).double()[None])
-        >>> wide = Moments(torch.zeros(1, 2).double(), 9 * torch.eye(2).double()[None])
-        >>> round(float(wasserstein(narrow, wide)), 6)  # √(2 · (3 - 1)²)
-        2.828427
-    """
-    moved = (one.mean - other.mean).square().sum(-1)
-    root = matrix_root(other.covariance)
-    cross = matrix_root(root @ one.covariance @ root)
-    traces = one.covariance + other.covariance - 2 * cross
-    return (moved + traces.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(0).sqrt()
-
-
-def matrix_root(matrices: Float[Tensor, "n c c"]) -> Float[Tensor, "n c c"]:
-    """The symmetric root of positive semidefinite matrices."""
-    values, vectors = torch.linalg.eigh(matrices)
-    return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import lapwing as lw
 from benchmarks.data import Pair
 from benchmarks.networks import Attention, seeded
-from benchmarks.training import train
+from benchmarks.training import Schedule, train
 from lapwing.structures.selection import Selection
 
 CLASSES = 10
@@ -45,12 +45,13 @@ class Block(nn.Module):
     Args:
         width: Channels.
         before: Whether the norms and ReLUs stand before the convolutions, and none behind the sum.
+        bias: Whether the convolutions have biases.
     """
 
-    def __init__(self, width: int, *, before: bool) -> None:
+    def __init__(self, width: int, *, before: bool, bias: bool = False) -> None:
         super().__init__()
-        self.conv1 = convolution(width, width)
-        self.conv2 = convolution(width, width)
+        self.conv1 = convolution(width, width, bias=bias)
+        self.conv2 = convolution(width, width, bias=bias)
         self.norm1 = nn.BatchNorm2d(width)
         self.norm2 = nn.BatchNorm2d(width)
         self.before = before
@@ -87,18 +88,19 @@ class FixUpBlock(nn.Module):
         return torch.relu(x + self.conv2(inner + third) * self.scale + fourth)
 
 
-def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    """Without biases."""
-    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+def convolution(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, *, bias: bool = False) -> nn.Conv2d:
+    """A convolution that keeps the size of an image where its stride is 1."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
 
 
-def residual(block: Callable[[int], nn.Module], *, norm: bool, zeros: bool = False) -> nn.Module:
+def residual(block: Callable[[int], nn.Module], *, norm: bool, zeros: bool = False, bias: bool = False) -> nn.Module:
     """A residual network.
 
     Args:
         block: Makes a block of so many channels.
         norm: Whether a norm and a ReLU stand behind the stem.
         zeros: Whether the head starts from zeros.
+        bias: Whether the stem has a bias.
     """
     first, second, third = WIDTHS
     stem = [nn.BatchNorm2d(first), nn.ReLU()] if norm else []
@@ -107,7 +109,7 @@ def residual(block: Callable[[int], nn.Module], *, norm: bool, zeros: bool = Fal
     if zeros:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
-    return nn.Sequential(convolution(1, first), *stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    return nn.Sequential(convolution(1, first, bias=bias), *stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
 
 
 class Encoder(nn.Module):
@@ -182,10 +184,18 @@ class Kind:
     epochs: int = 60
     cloud: bool = False
 
-    def trained(self, data: Pair, seed: int, epochs: int | None = None) -> nn.Module:
-        """A network of a seed in float64, trained by Adam with the source's weight decay, 1e-4."""
+    def trained(self, data: Pair, seed: int, epochs: int | None = None, schedule: Schedule = "cosine") -> nn.Module:
+        """A network of a seed in float64, trained by Adam with the source's weight decay, 1e-4.
+
+        Args:
+            data: Training images and labels.
+            seed: Of the weights and of the order of the images.
+            epochs: Passes over the images; ``None`` for those of the kind.
+            schedule: How the rate falls.
+        """
         model = seeded(self.build, seed).double()
-        return train(model, *data, epochs=epochs or self.epochs, rate=self.rate, batch=100, decay=1e-4, seed=seed)
+        epochs = epochs or self.epochs
+        return train(model, *data, epochs=epochs, rate=self.rate, batch=100, decay=1e-4, schedule=schedule, seed=seed)
 
     def images(self, pair: Pair) -> Pair:
         """Inputs as it reads them, in float64, and labels."""
@@ -201,6 +211,9 @@ KINDS = {
     "FixUp": Kind(lambda: residual(FixUpBlock, norm=False, zeros=True)),
 }
 """In the order of the source's table."""
+
+BIASED = Kind(lambda: residual(lambda width: Block(width, before=False, bias=True), norm=True, bias=True))
+"""The ResNet with biases in its convolutions of three by three."""
 
 
 def features(model: nn.Module, *, biases: bool = True) -> Selection:

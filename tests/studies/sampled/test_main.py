@@ -8,7 +8,7 @@ import pytest
 from benchmarks.command import main
 from studies.sampled.__main__ import STUDIES
 
-DRAWN = ("evidence",)
+DRAWN = ("evidence", "training")
 
 
 @pytest.mark.filterwarnings("ignore::lapwing.ground.errors.ConvergenceWarning")

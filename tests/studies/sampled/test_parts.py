@@ -19,7 +19,7 @@ IMAGES = Images.drawn(KIND, 0, SETTING)
 MODEL = trained(KIND, IMAGES, 0, SETTING)
 
 
-@pytest.mark.parametrize("module", [networks, m_steps, evidence, fidelity])
+@pytest.mark.parametrize("module", [networks, m_steps, evidence])
 def test_examples_of_the_docstrings(module: object) -> None:
     found = doctest.testmod(module)  # type: ignore[arg-type]
     assert found.attempted and not found.failed
