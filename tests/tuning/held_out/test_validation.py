@@ -256,6 +256,22 @@ class TestRealTargets:
         assert math.isfinite(tuned.trace[-1].validation_nll)
 
 
+@pytest.mark.parametrize("likelihood", [lw.Poisson(), lw.NegativeBinomial(2.0)], ids=["poisson", "negative binomial"])
+def test_expected_counts_stay_those_of_the_network_where_counts_ask_for_any_variance(likelihood: Any) -> None:
+    """Counts spread far more than they do around any rate, which the weakest priors explain best."""
+    generator = torch.Generator().manual_seed(0)
+    model = seeded(lambda: torch.nn.Linear(2, 1))
+    x, new = (torch.randn(60, 2, generator=generator, dtype=torch.float64) for _ in range(2))
+    spread = 3.0 * torch.randn(60, 1, generator=generator, dtype=torch.float64)
+    counts = torch.poisson((model(new).detach() + spread).exp(), generator=generator)
+    posterior = lw.Laplace(likelihood).fit(model, (x, torch.poisson(model(x).detach().exp(), generator=generator)))
+    weakest = posterior.with_hyperparameters(lw.Isotropic(1e-3), likelihood)
+    assert nll(weakest, (new, counts)) < nll(posterior, (new, counts))
+    tuned = lw.tune(posterior, (new, counts))
+    expected = float(tuned.predict(new).mean.sum())
+    assert 1.01 < expected / float(model(new).exp().sum()) < 1.5 * (1 + 1e-6)
+
+
 def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:
     return normal(8, 3, seed=5), case.y[:8]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
-from lapwing.likelihoods import Categorical, Gaussian, Likelihood
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood, NegativeBinomial, Poisson
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
@@ -56,6 +56,9 @@ DECADES = 2.0
 
 SWITCHED_OFF = 2.0
 """Nats by which real targets must ask for the network alone, which has no error bars: as two standard deviations."""
+
+INFLATED = 1.5
+"""Times that expected counts, all together, may grow by the uncertainty of their log rates."""
 
 MEASURED = 2**22
 """Most weights for which the evidence is measured at every precision tried, and not at the best alone."""
@@ -460,11 +463,16 @@ class Point:
 
         Held-out targets at inputs like those of training hardly tell weak priors apart: the training data determine the
         outputs there, and the noise does the rest. Elsewhere variances grow as the precision falls, without end.
+
+        No price is enough where the expected counts ``e^(m + v/2)`` are ``INFLATED`` times those of the network: a few
+        inputs of large v make them any number, while the likelihood of all others still gains.
         """
         if self.data.likelihood.labels:
             return 0.0
         if self.log_factor > self.data.grid[0]:
             return SWITCHED_OFF
+        if isinstance(self.likelihood, Poisson | NegativeBinomial) and inflation(self.data, self.moments) > INFLATED:
+            return math.inf
         decades = (self.log_factor + math.log(self.noise)) / math.log(10.0)
         return decades**2 / (2 * DECADES**2)
 
@@ -495,6 +503,19 @@ class Point:
         known = {temperature: one.objective for temperature, one in trials.items()}
         least_temperature(objective, known, start, near)
         return min(trials.values(), key=lambda one: one.objective)
+
+
+def inflation(data: HeldOut[Any], moments: Sequence[Moments | WideMoments]) -> float:
+    """Expected counts over those at the mean log rates, ``Σ e^(m + v/2) / Σ e^m``, all together.
+
+    Args:
+        data: The held-out data.
+        moments: Log rates of each batch.
+    """
+    expected = sum(float((wide(part.mean) + wide(part.variance) / 2).exp().sum()) for part in moments)
+    likely = sum(float(wide(part.mean).exp().sum()) for part in moments)
+    expected, likely = data.added(expected, likely)
+    return expected / likely
 
 
 def squared_residuals(
