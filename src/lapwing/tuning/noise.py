@@ -34,7 +34,7 @@ ROUNDS = 30
 """Most times the curvature is computed again."""
 
 TOLERANCE = 1e-3
-"""The rounds end where no noise precision is further from where it stays, relatively; see ``fixed_point.distance``."""
+"""How near noise precisions are found by the training data, relatively; see ``fixed_point.distance``."""
 
 TOGETHER = 1024
 """Examples predicted together, at least: a kernel between training outputs reads them all for every prediction."""
@@ -56,6 +56,7 @@ class NoiseRule:
         first: Noise precisions to begin with, in place of a common factor for those of the posterior: for a method that
             judges a prior by how it predicts, which no prior does well under noises in a wrong ratio.
         anew: Whether every round looks for the prior from that of the start, and not from that of the round before.
+        tolerance: The rounds end where no noise precision is further from where it stays, relatively.
     """
 
     noises: Callable[[Posterior], Float[Tensor, " c"]]
@@ -63,6 +64,7 @@ class NoiseRule:
     no_worse: Callable[[Posterior], Posterior] | None = None
     first: Callable[[Posterior], Float[Tensor, " c"]] | None = None
     anew: bool = False
+    tolerance: float = TOLERANCE
 
     def ended(self, posterior: P) -> P:
         """The posterior at which the rounds end, or a better one."""
@@ -130,7 +132,7 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
         factors = (rule.noises(tuned).to(start) / start).clamp(*BOUNDS)
         wanted = start * factors
         moves = (wanted / now).log()
-        if bool((distance(moves, before) < TOLERANCE).all()):
+        if bool((distance(moves, before) < rule.tolerance).all()):
             warn_of_ends(now / start)
             return rule.ended(tuned)
         before = moves

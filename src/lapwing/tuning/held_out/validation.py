@@ -28,6 +28,9 @@ from lapwing.tuning.result import measured_step, with_hyperparameters
 FACTORS = (1e-6, 1e6)
 """Factors of the prior precisions tried."""
 
+NEAR_ENOUGH = 0.01
+"""How near noise precisions are found, relatively: those of a few hundred targets are known to ten per cent."""
+
 NEARBY = (0.9, 1.1)
 """The same where only the precisions now are asked for."""
 
@@ -137,7 +140,9 @@ class Validation:
             A prediction of the held-out data.
         """
         rule = noise_rule_of(self, self._noises)
-        return None if rule is None else replace(rule, no_worse=self._no_worse, first=self._residuals, anew=True)
+        if rule is None:
+            return None
+        return replace(rule, no_worse=self._no_worse, first=self._residuals, anew=True, tolerance=NEAR_ENOUGH)
 
     def _noises(self, posterior: Posterior) -> Float[Tensor, " c"]:
         data = self._held_out(posterior, NEARBY)
