@@ -35,15 +35,6 @@ def test_a_kink_is_found_from_both_sides() -> None:
     assert kinked(least_of(kinked, 5)) < kinked(10.0) + 5e-5
 
 
-def test_a_vertex_at_the_best_of_points_far_apart_ends_nothing() -> None:
-    """A parabola through three points has its vertex at the second, and knows of no valley between the first two."""
-
-    def valley(place: float) -> float:
-        return {8.0: 0.25, 11.0: 0.2216, 14.0: 0.25}.get(place, 0.2216 + 0.01 * (abs(place - 9.8) - 1.2))
-
-    assert least_of(valley, 12) == pytest.approx(9.8, abs=0.1)
-
-
 @pytest.mark.parametrize("slope", [1.0, -1.0])
 def test_at_an_end_there_is_nothing_between(slope: float) -> None:
     assert Curve("qmc", trials=[Trial(place, slope * place, "qmc") for place in GRID]).between is None

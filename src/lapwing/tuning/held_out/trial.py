@@ -22,9 +22,6 @@ CLOSE = 0.02
 FINE = 2**-10
 """Logarithms tried are multiples of this: rounding changes one only at an edge of the grid."""
 
-APART = 1.0
-"""Distance to a neighbour, in the logarithm of the precision, across which a vertex at the best may be an accident."""
-
 UNEVEN = 4.0
 """Times that the best is nearer to one neighbour than to the other beyond which a parabola through them creeps."""
 
@@ -96,22 +93,18 @@ class Curve:
     def between(self) -> float | None:
         """Where to look next: the vertex of a parabola, or the middle of the wider side of the best.
 
-        ``None`` where the best is at an end, or the vertex ``CLOSE`` to it and no neighbour far.
+        ``None`` where the best is at an end, or the vertex ``CLOSE`` to it.
         """
         path = sorted(self.trials, key=lambda trial: trial.log_factor)
         best = min(path, key=lambda trial: trial.objective)
         found = vertex((trial.log_factor, trial.objective) for trial in path)
-        if found is None:
+        if found is None or abs(found[0] - best.log_factor) < CLOSE:
             return None
         place = path.index(best)
         below = best.log_factor - path[place - 1].log_factor
         above = path[place + 1].log_factor - best.log_factor
         nearer = min(below, above)
-        wider = max(below, above)
-        move = abs(found[0] - best.log_factor)
-        if move < CLOSE and wider <= APART:
-            return None
-        if move < CLOSE or (wider > UNEVEN * nearer and move <= nearer):
+        if max(below, above) > UNEVEN * nearer and abs(found[0] - best.log_factor) <= nearer:
             middle = best.log_factor + (above / 2 if above > below else -below / 2)
             return FINE * round(middle / FINE)
         return FINE * round(found[0] / FINE)
