@@ -153,6 +153,14 @@ def told(part: Part) -> dict[str, Any]:
         warnings.simplefilter("error", lw.DataWarning)  # every process has a dataset of its own: nothing counts twice
         loader = DataLoader(TensorDataset(part(x), part(y)), batch_size=4)
         show("values", lw.tune(recipe.fit(network(1), loader)))
+    for structure in (lw.KFAC(), lw.LowRank(3)):
+        fitted = lw.Laplace(lw.Gaussian(), structure=structure).fit(network(1), (part(x), part(y)))
+        show(f"values, tuned by default, {type(structure).__name__}", lw.tune(fitted))
+    rates = network(1)(x).detach() + 0.5
+    counts = torch.poisson(rates.exp(), generator=torch.Generator().manual_seed(3))
+    counted = lw.Laplace(lw.Poisson(), structure=lw.Full(view="weights")).fit(network(1), (part(x), part(counts)))
+    chosen = lw.tune(counted, (part(x.cos()), part(counts)))
+    found["counts, tuned by held-out data"] = torch.cat([chosen.prior_precisions, chosen.at_knowledge.prior_precisions])
     exact = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(20.0), curvature=lw.Hessian())
     show("values by the exact Hessian", exact.fit(network(1), (part(x), part(y))))
     solved = lw.Laplace(lw.Gaussian(), structure=lw.MatrixFree()).fit(network(1), (part(x), part(y)))

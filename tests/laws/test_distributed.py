@@ -33,7 +33,7 @@ def one(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "1-0.pt")
 
 
-@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 45), (2, 1, 45), (3, 0, 18), (3, 2, 18)])
+@pytest.mark.parametrize(("world", "rank", "numbers"), [(2, 0, 48), (2, 1, 48), (3, 0, 18), (3, 2, 18)])
 def test_they_say_what_one_process_says(folder: Path, one: dict[str, Any], world: int, rank: int, numbers: int) -> None:
     """Covariances, evidence, and what tuning makes of them, by the last rank as by the first; of two every structure's.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.ground.errors import ConvergenceWarning, DataWarning
 from lapwing.tuning.training_variance import information, mended_by_training_variance, training_examples
+from lapwing.tuning.tune import default
 from tests.posterior_cases import Problem, normal, seeded
 
 OUTPUTS = pytest.mark.parametrize("outputs", [1, 2])
@@ -90,6 +94,35 @@ def test_independent_weights_keep_the_noise_of_residuals() -> None:
     _, posterior = fitted(1, lw.Diagonal())
     by_residuals = lw.tune(posterior, lw.EvidenceGradient(noise="residuals"))
     assert noises(lw.tune(posterior)) == noises(by_residuals)
+
+
+@pytest.mark.parametrize("structure", [lw.KFAC(), lw.LowRank(3), lw.Nystrom(3, samples=40)])
+def test_warns_where_training_data_are_wanted_and_not_there(tmp_path: Path, structure: Any) -> None:
+    problem, posterior = fitted(1, structure)
+    lw.save(posterior, tmp_path / "posterior.safetensors")
+    alone = lw.load(tmp_path / "posterior.safetensors", problem.model)
+    with pytest.warns(DataWarning, match=r"Try load\(path, model, data\)"):
+        tuned = lw.tune(alone)
+    torch.testing.assert_close(tuned.prior_precisions, lw.tune(posterior, default(posterior)).prior_precisions)
+
+
+@pytest.mark.parametrize("structure", [lw.Full(), lw.Full(view="functions"), lw.Diagonal()])
+def test_is_silent_where_they_would_change_nothing(tmp_path: Path, structure: Any) -> None:
+    problem, posterior = fitted(1, structure)
+    lw.save(posterior, tmp_path / "posterior.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        tuned = lw.tune(lw.load(tmp_path / "posterior.safetensors", problem.model))
+    torch.testing.assert_close(tuned.prior_precisions, lw.tune(posterior).prior_precisions)
+
+
+def test_warns_where_the_strongest_prior_does_not_keep_to_the_bound() -> None:
+    problem, posterior = fitted(1, lw.LowRank(3))
+    weak = posterior.with_hyperparameters(lw.Isotropic(1e-10), lw.Gaussian(100.0))
+    with pytest.warns(ConvergenceWarning, match="the most that is tried"):
+        tuned = mended_by_training_variance(weak, False)
+    assert float(tuned.prior_precisions) == pytest.approx(1e-2)
+    assert variance_over_noise(tuned, problem.x).mean() > 1.0
 
 
 def test_examples_lie_evenly_over_all_batches() -> None:

@@ -23,8 +23,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Batch
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, warn
 from lapwing.ground.precision import wide
-from lapwing.linalg import Diagonal
+from lapwing.linalg import BlockDiagonal, Diagonal, LowRank
 from lapwing.moments import Moments
 from lapwing.posteriors import Posterior
 from lapwing.predictive import WideMoments
@@ -58,8 +59,15 @@ def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
     Cost:
         A pass over the training data without the network, and a prediction of at most 128 examples; for ``KFAC`` of
         several outputs a fit, for another prior about another prediction.
+
+    Warns:
+        ConvergenceWarning: If no prior that is tried is strong enough.
+        DataWarning: If the posterior may need another prior or noise, but has no training data to tell.
     """
-    if posterior.data is None or posterior.wide or not posterior.exact:
+    if posterior.wide or not posterior.exact:
+        return posterior
+    if posterior.data is None:
+        warn_of_no_data(posterior)
         return posterior
     batches = training_examples(posterior, EXAMPLES)
     if not batches or posterior.by_draws(batches[0].inputs):
@@ -69,6 +77,18 @@ def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
     if isinstance(posterior.precision_operator, Diagonal):
         return posterior
     return beyond_residuals(posterior, batches, progress)
+
+
+def warn_of_no_data(posterior: Posterior) -> None:
+    """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none."""
+    if not isinstance(posterior.precision_operator, BlockDiagonal | LowRank):
+        return
+    warn(
+        "without training data the prior and the noise are those of the evidence and the residuals alone, though this "
+        "curvature leaves out directions of the weights, or what layers have in common: intervals may be far too wide, "
+        "or too narrow. Try load(path, model, data) with the training data, or tune(posterior, held_out)",
+        DataWarning,
+    )
 
 
 def beyond_residuals(posterior: P, batches: Sequence[Batch], progress: bool | None) -> P:
@@ -106,12 +126,24 @@ def within_noise(posterior: P, batches: Sequence[Batch]) -> P:
     Args:
         posterior: A posterior tuned by its evidence.
         batches: Some training examples.
+
+    Warns:
+        ConvergenceWarning: If they vary more under the strongest prior that is tried, too.
     """
     before = float(information(posterior, moments_of(posterior, batches)).mean())
     if before <= 1.0:
         return posterior
     data = held_out_outputs(posterior, batches, FACTORS)
     log_factor = least_within(data)
+    if log_factor == data.log_factors[0]:
+        after = float(information(posterior, data.moments(log_factor)).mean())
+        if after > 1.0:
+            warn(
+                f"outputs at training inputs vary {after:.3g} times as much as their noise even where prior precisions "
+                f"are {FACTORS[1]:.0e} times those of the evidence, the most that is tried: intervals are too wide. "
+                "Try Isotropic() in place of a prior of several precisions, more directions, rank=, or held-out data",
+                ConvergenceWarning,
+            )
     there = Hyperparameters(posterior.prior_precisions * math.exp(log_factor), data.hyperparameters_at(0.0).scale)
     logger.info(
         "at training inputs outputs varied %.3g times as much as their noise, more than observations leave open, since "

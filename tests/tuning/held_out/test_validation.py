@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
+from copy import deepcopy
 from itertools import chain, count, repeat
 from typing import Any
 
@@ -255,6 +256,36 @@ class TestRealTargets:
         assert any(math.isinf(step.validation_nll) for step in tuned.trace)
         assert math.isfinite(tuned.trace[-1].validation_nll)
 
+    def test_one_that_fails_in_another_process_is_passed_over_in_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else the sums of one would be added to other sums of the other."""
+        model, (train, new) = self.problem((0.05,))
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, train)
+        added = Contracted.added
+        failures = list[float]()
+
+        def of_two(self: Any, *sums: float) -> list[float]:
+            if sums != (0.0,):
+                return added(self, *sums)
+            failures.append(float(len(failures) > 5))
+            return [failures[-1]]
+
+        monkeypatch.setattr(Contracted, "added", of_two)
+        steps = lw.tune(posterior, new).trace[:-1]
+        passed_over = [float(math.isinf(step.validation_nll)) for step in steps]
+        assert passed_over == failures[1 : 1 + len(steps)] and sum(passed_over) > 0  # the first is of the network
+
+    def test_the_network_is_no_better_by_less_than_error_bars_are_worth(self) -> None:
+        model, (train, new) = self.problem((0.05,))
+        posterior = lw.Laplace(lw.Gaussian(400.0), structure=lw.Full()).fit(model, train)
+        exact = new[0], model(new[0]).detach()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            tuned = lw.tune(posterior, lw.Validation(exact, noise=False))
+        alone = lw.Gaussian(400.0).nll(exact[1], exact[1]).mean()
+        assert 0.0 < 200 * (nll(tuned, exact) - float(alone)) < 2.0
+        with pytest.warns(ConvergenceWarning, match="the strongest prior tried"):
+            lw.tune(posterior, lw.Validation(exact, noise=False, bounds=(0.1, 10.0)))
+
 
 @pytest.mark.parametrize("likelihood", [lw.Poisson(), lw.NegativeBinomial(2.0)], ids=["poisson", "negative binomial"])
 def test_expected_counts_stay_those_of_the_network_where_counts_ask_for_any_variance(likelihood: Any) -> None:
@@ -271,6 +302,29 @@ def test_expected_counts_stay_those_of_the_network_where_counts_ask_for_any_vari
     tuned = lw.tune(posterior, (new, counts))
     expected = float(tuned.predict(new).mean.sum())
     assert 1.01 < expected / float(model(new).exp().sum()) < 1.5 * (1 + 1e-6)
+
+
+class TestWithoutAPriorForCounts:
+    """Every prior within the bounds has expected counts that leave those of the network."""
+
+    x = normal(60, 2)
+    model = staticmethod(seeded(lambda: torch.nn.Linear(2, 1)))
+
+    def test_the_strongest_is_taken_with_a_warning_and_error_bars_as_it_has(self) -> None:
+        counts = torch.poisson(self.model(self.x).detach().exp(), generator=torch.Generator().manual_seed(0))
+        recipe = lw.Laplace(lw.Poisson(), prior=lw.Isotropic(0.3))
+        posterior = recipe.fit(self.model, (self.x[:2], counts[:2]))
+        with pytest.warns(ConvergenceWarning, match=r"more than 1\.5 times .* Try bounds= that reach stronger"):
+            tuned = lw.tune(posterior, lw.Validation((self.x, counts), bounds=(0.5, 2.0)))
+        assert float(tuned.prior_precisions) == pytest.approx(0.6)
+        assert tuned.knowledge is not None and tuned.knowledge.factor == 1.0
+
+    def test_rates_of_nothing_are_not_inflated(self) -> None:
+        none = torch.zeros(60, 1, dtype=torch.float64)
+        silent = deepcopy(self.model)
+        silent.bias.data -= 800.0
+        posterior = lw.Laplace(lw.Poisson()).fit(silent, (self.x, none))
+        assert float(lw.tune(posterior, (self.x, none)).prior_precisions) == pytest.approx(1.0, rel=1e-2)
 
 
 def data_of_solves(case: Problem) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ class Nystrom(Structure):
         residual: Whether the prior keeps its variance outside the span; ``False`` is the method as published, whose
             variance vanishes far from the data.
         tolerance: Eigenvalues below this part of the largest are rounding, and left out; ``None`` for 1e-12 where the
-            Gram matrix is made of products in float64, as it is on CPUs, and 1e-6 otherwise.
+            Gram matrix is made of products in float64, as it is on CPUs and data-centre GPUs, and 1e-6 otherwise.
         stopping: Adds data only as long as they improve held-out predictions.
         max_bytes: Bytes for the rows of the landmarks: beyond, blocks of them are made again when needed.
         seed: Of the landmarks.

@@ -183,7 +183,7 @@ class HeldOutSearch(Generic[P]):
         """Whether a trial is worse than the best by so many standard errors, or not to be compared."""
         apart = difference(self.data, trial, best)
         worse = apart.value + trial.moved - best.moved
-        return math.isinf(worse) or worse > errors * apart.error
+        return not math.isfinite(worse) or worse > errors * apart.error
 
     def _curves(self) -> list[Curve]:
         """One of each link; where no temperature is chosen one more, of the first link, that has one."""
@@ -299,11 +299,10 @@ class HeldOutSearch(Generic[P]):
 
         An infinite loss where rounding leaves no variance of the outputs, as under the weakest priors.
         """
-        try:
-            point = self._point(log_factor, moments)
-            unscaled = point.trial(curves[0].link)
-        except NumericalError:
+        if not self._has_variances(moments):
             return [Trial(log_factor, math.inf, curve.link) for curve in curves]
+        point = self._point(log_factor, moments)
+        unscaled = point.trial(curves[0].link)
         certain = len(curves) > 1 and found.is_plain(unscaled)
         trials = list[Trial]()
         for curve in curves:
@@ -318,6 +317,17 @@ class HeldOutSearch(Generic[P]):
             else:
                 trials.append(known or point.trial(curve.link))
         return trials
+
+    def _has_variances(self, moments: Sequence[Moments | WideMoments]) -> bool:
+        """Whether rounding leaves variances of the outputs of all processes, which go on or pass over together."""
+        failed = 0.0
+        try:
+            for part in moments:
+                _ = part.variance
+        except NumericalError:
+            failed = 1.0
+        (failures,) = self.data.added(failed)
+        return failures == 0.0
 
     def _point(self, log_factor: float, moments: Sequence[Moments | WideMoments]) -> Point:
         """The moments of a prior precision, with the best noise where one is chosen."""
@@ -341,11 +351,18 @@ class HeldOutSearch(Generic[P]):
         precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
         certain = max(best.log_factor, taken.log_factor) >= grid[0]
-        if certain and self.unchanged is not None:
+        network = any(curve.network is not None for curve in found.curves)
+        if math.isinf(best.moved):
+            said = (
+                f"under every prior tried expected counts are more than {INFLATED:g} times those of the network: the "
+                f"strongest is taken, a precision of {float(precision.max()):.3g} ({losses}). Try bounds= that reach "
+                "stronger priors"
+            )
+        elif certain and self.unchanged is not None:
             said = self.unchanged
         elif certain:
             said = self._no_added(found, best, taken)
-        elif best.loss > plain + ROUNDING * abs(plain):
+        elif not network and best.loss > plain + ROUNDING * abs(plain):
             said = (
                 f"its best posterior is worse than the network on the data it judges by ({losses}). "
                 "Try bounds= that reach stronger priors"
@@ -506,7 +523,7 @@ class Point:
 
 
 def inflation(data: HeldOut[Any], moments: Sequence[Moments | WideMoments]) -> float:
-    """Expected counts over those at the mean log rates, ``Σ e^(m + v/2) / Σ e^m``, all together.
+    """Expected counts over those at the mean log rates, ``Σ e^(m + v/2) / Σ e^m``, all together; 1 where none are.
 
     Args:
         data: The held-out data.
@@ -515,7 +532,7 @@ def inflation(data: HeldOut[Any], moments: Sequence[Moments | WideMoments]) -> f
     expected = sum(float((wide(part.mean) + wide(part.variance) / 2).exp().sum()) for part in moments)
     likely = sum(float(wide(part.mean).exp().sum()) for part in moments)
     expected, likely = data.added(expected, likely)
-    return expected / likely
+    return expected / likely if likely > 0 else 1.0
 
 
 def squared_residuals(
