@@ -131,7 +131,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = tuned_by_output(fitted, method, progress)
     else:
         tuned = cast(Any, method).tune(fitted, progress)
-    if by_default and fitted.likelihood.noise is not None and fitted.prior.earlier is None:
+    if by_default and real_targets(fitted) and fitted.prior.earlier is None:
         tuned = mended_by_training_variance(tuned, progress)
     return cast(Any, _told(fitted, tuned, progress))
 
@@ -172,9 +172,13 @@ def default(posterior: Posterior) -> Method:
         alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
         if not alone and (posterior.data is None or mixable(posterior)):
             return Mixup()
-    real_targets = isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)
     if posterior.prior.earlier is not None:  # the noise behind it was chosen
         return EvidenceGradient(noise=False)
-    if not (posterior.exact and (real_targets or posterior.prior.mean is not None)):
+    if not (posterior.exact and (real_targets(posterior) or posterior.prior.mean is not None)):
         return ELBO()
     return EvidenceGradient(noise="residuals" if posterior.leaves_out_correlations else True)
+
+
+def real_targets(posterior: Posterior) -> bool:
+    """Whether targets are real numbers with Gaussian noise, of one size or of a size that depends on the input."""
+    return isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)
