@@ -67,8 +67,9 @@ def tune(
             ``KFAC`` and ``Diagonal`` count more directions than the data determined: ``Diagonal`` has the noise of the
             residuals, ``KFAC`` that of the residuals over what fitting left to them. ``LowRank`` and ``Nystrom`` leave
             directions out, and have a prior so strong that outputs at training inputs vary no more than their noise, on
-            average, as they do under the whole curvature. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``,
-            ``gp.Pathwise()`` or ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
+            average, as they do under the whole curvature. ``KFAC``, ``LowRank`` and ``Nystrom`` need the training data
+            for it. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or ``gp.Centroids()``;
+            without any, the first up to 2,000 observations, else the second.
         unlabelled: Inputs the network was not trained on, where there are no labels of any: ``Mixup(unlabelled=...)``.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
@@ -77,7 +78,8 @@ def tune(
 
     Warns:
         DataWarning: If the likelihood has a spread that no method chooses, left at its default: that of
-            ``NegativeBinomial`` and ``StudentT``.
+            ``NegativeBinomial`` and ``StudentT``; or if the default method would look at the training data, and there
+            are none.
 
     Raises:
         ConfigError: If there is no such method, or unlabelled inputs beside one, or the best values are not positive

@@ -19,7 +19,7 @@ from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive.temperature import sharpening_penalty
 from lapwing.tuning.held_out.outputs import Contracted, held_out_outputs
-from lapwing.tuning.held_out.search import Point
+from lapwing.tuning.held_out.search import Point, inflation
 from tests.pairwise import in_turn
 from tests.posterior_cases import Problem, labels, normal, problem, refused, seeded
 from tests.tuning.cases import at_step, fit, held_out
@@ -338,6 +338,14 @@ class TestWithoutAPriorForCounts:
             tuned = lw.tune(posterior, lw.Validation((self.x, counts), bounds=(0.5, 2.0)))
         assert float(tuned.prior_precisions) == pytest.approx(0.6)
         assert tuned.knowledge is not None and tuned.knowledge.factor == 1.0
+
+    def test_their_inflation_is_of_what_is_predicted(self) -> None:
+        counts = torch.poisson(self.model(self.x).detach().exp(), generator=torch.Generator().manual_seed(0))
+        posterior = lw.Laplace(lw.Poisson()).fit(self.model, (self.x[:9], counts[:9]))
+        data = held_out_outputs(posterior, [Batch(self.x, counts)], (1e-6, 1e6))
+        rates = self.model(self.x).detach().exp()
+        expected = float(posterior.predict(self.x).mean.sum() / rates.sum())
+        assert inflation(data, data.moments(0.0)) == pytest.approx(expected, rel=1e-6) and expected > 1.02
 
     def test_rates_of_nothing_are_not_inflated(self) -> None:
         none = torch.zeros(60, 1, dtype=torch.float64)
