@@ -104,6 +104,17 @@ def test_the_whole_curvature_keeps_to_it(outputs: int, view: Any) -> None:
     assert mended_by_training_variance(weak, False) is weak
 
 
+@pytest.mark.parametrize("view", ["weights", "functions"])
+def test_the_rounding_of_single_precision_is_no_reason_for_another_prior(view: Any) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 1))).float()
+    x = normal(60, 3).float()
+    recipe = lw.Laplace(lw.Gaussian(1e8), prior=lw.Isotropic(1e-4), structure=lw.Full(view=view))
+    posterior = recipe.fit(model, (x, model(x).detach() + 1e-2 * normal(60, 1, seed=1).float()))
+    found = information(posterior, posterior.outputs_each(x, [posterior]))
+    assert 0.99 < float(found.mean()) < 1.05
+    assert mended_by_training_variance(posterior, False) is posterior
+
+
 def test_is_the_effective_dimension_over_the_observations() -> None:
     problem, posterior = fitted(2, lw.Full())
     here = posterior.outputs_each(problem.x, [posterior])

@@ -46,6 +46,10 @@ EXAMPLES = 128
 FACTORS = (1.0, 1e8)
 """Factors of the prior precisions that are tried."""
 
+ROUNDING = 1.1
+"""Times that outputs may vary as much as their noise where that may be rounding: in float32, under the whole curvature
+and a prior so weak that each output is as its observation."""
+
 HALVINGS = 20
 """Of the range of log factors: to a ten-thousandth of a decade."""
 
@@ -134,7 +138,7 @@ def within_noise(posterior: P, batches: Sequence[Batch]) -> P:
         ConvergenceWarning: If they vary more under the strongest prior that is tried, too.
     """
     before = float(information(posterior, moments_of(posterior, batches)).mean())
-    if before <= 1.0:
+    if before <= ROUNDING:
         return posterior
     data = held_out_outputs(posterior, batches, FACTORS)
     log_factor = least_within(data)
