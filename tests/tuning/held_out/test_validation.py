@@ -328,7 +328,7 @@ class TestWithoutAPriorForCounts:
     """Every prior within the bounds has expected counts that leave those of the network."""
 
     x = normal(60, 2)
-    model = staticmethod(seeded(lambda: torch.nn.Linear(2, 1)))
+    model = seeded(lambda: torch.nn.Linear(2, 1))
 
     def test_the_strongest_is_taken_with_a_warning_and_error_bars_as_it_has(self) -> None:
         counts = torch.poisson(self.model(self.x).detach().exp(), generator=torch.Generator().manual_seed(0))
