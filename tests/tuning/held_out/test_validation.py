@@ -243,6 +243,32 @@ class TestRealTargets:
         assert tuned.knowledge is not None and 0.3 < tuned.knowledge.factor < 1.0
         assert torch.as_tensor(tuned.likelihood.precision).rsqrt().reshape(-1).tolist() == pytest.approx(noise, rel=0.2)
 
+    def test_several_outputs_begin_at_the_noise_of_residuals_and_every_round_at_the_prior_before(self) -> None:
+        model, (train, new) = self.problem((0.02, 0.5))
+        posterior = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(7.0), structure=lw.Full()).fit(model, train)
+        trace = lw.tune(posterior, new).trace
+        residuals = (new[1] - model(new[0]).detach()).square().mean(0)
+        assert trace[0].noise_precision == pytest.approx((1 / residuals).tolist(), rel=1e-6)
+        strongest = [step for step in trace if step.prior_precision[0] == pytest.approx(7e6, rel=1e-9)]
+        assert len(strongest) > 1 and max(step.prior_precision[0] for step in trace) < 7e6 * (1 + 1e-6)
+
+    @pytest.mark.parametrize(("times", "kept"), [(1.0, True), (1.1, True), (1.25, False), (3.0, False)])
+    def test_rounds_end_at_the_network_only_where_it_is_better_by_two_nats(self, times: float, kept: bool) -> None:
+        """Noise precisions that are so many times those of the residuals, and hardly another uncertainty."""
+        model, (train, new) = self.problem((0.02, 0.5))
+        residuals = (new[1] - model(new[0]).detach()).square().mean(0)
+        likelihood = lw.Gaussian(tuple((times / residuals).tolist()))
+        posterior = lw.Laplace(likelihood, prior=lw.Isotropic(1e9), structure=lw.Full()).fit(model, train)
+        plain = 0.5 * float((1 + (2 * math.pi * residuals).log()).sum())
+        assert (200 * (nll(posterior, new) - plain) < 2.0) == kept
+        rule = lw.Validation(new).noise_rule()
+        assert rule is not None
+        ended = rule.ended(posterior)
+        assert (ended is posterior) == kept
+        if not kept:
+            assert float(ended.prior_precisions) == pytest.approx(1e12)
+            assert nll(ended, new) == pytest.approx(plain, rel=1e-6)
+
     @pytest.mark.parametrize(("decades", "price"), [(0.0, 0.0), (3.0, 1.125), (-5.0, 3.125), (6.5, 2.0)])
     def test_the_price_of_a_prior_is_that_of_a_log_normal_one_of_two_decades(
         self, decades: float, price: float
