@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.ground.errors import ConvergenceWarning, DataWarning
+from lapwing.jacobian.limits import Limits
 from lapwing.tuning.training_variance import information, mended_by_training_variance, training_examples
 from lapwing.tuning.tune import default
 from tests.posterior_cases import Problem, normal, seeded
@@ -58,6 +61,40 @@ def test_few_directions_get_the_weakest_prior_that_keeps_to_the_bound(outputs: i
     assert tuned.trace[-1].prior_precision == pytest.approx(tuned.prior_precisions.tolist())
 
 
+@pytest.mark.parametrize("structure", [lw.LowRank(3), lw.Nystrom(3, samples=90)], ids=["low rank", "tangent features"])
+def test_noise_that_depends_on_the_input_keeps_to_the_bound_too(structure: Any) -> None:
+    problem = case(2)
+    recipe = lw.Laplace(lw.HeteroscedasticGaussian(), structure=structure)
+    posterior = recipe.fit(problem.model, (problem.x, problem.y[:, :1]))
+    tuned = lw.tune(posterior)
+    for after, low, high in ((lw.tune(posterior, lw.EvidenceGradient()), 1.3, math.inf), (tuned, 0.999, 1.001)):
+        (outputs,) = after.outputs_each(problem.x, [after])
+        precision = torch.stack([torch.exp(-outputs.mean[:, 1]), torch.full_like(outputs.mean[:, 1], 0.5)], dim=1)
+        assert low < float((precision * outputs.variance).mean()) < high
+    layers = replace(recipe, structure=lw.KFAC()).fit(problem.model, (problem.x, problem.y[:, :1]))
+    by_evidence = lw.tune(layers, lw.EvidenceGradient(noise="residuals"))
+    assert float(lw.tune(layers).prior_precisions) == float(by_evidence.prior_precisions)
+
+
+def test_a_prior_slightly_beyond_the_bound_is_brought_back() -> None:
+    problem, posterior = fitted(1, lw.LowRank(3))
+    tuned = lw.tune(posterior)
+    weaker = tuned.with_prior_factor(0.7)
+    assert 1.1 < variance_over_noise(weaker, problem.x).mean() < 1.5
+    again = mended_by_training_variance(weaker, False)
+    torch.testing.assert_close(again.prior_precisions, tuned.prior_precisions, rtol=1e-3, atol=0.0)
+
+
+def test_solves_and_predictions_by_draws_stay_as_they_are() -> None:
+    _, posterior = fitted(1, lw.LowRank(3))
+    weak = posterior.with_hyperparameters(lw.Isotropic(1e-2), posterior.likelihood)
+    assert mended_by_training_variance(weak, False) is not weak
+    drawn = replace(weak, model=replace(weak.model, limits=Limits(jacobian=1)))
+    assert mended_by_training_variance(drawn, False) is drawn
+    _, solved = fitted(1, lw.Sampled(4))
+    assert mended_by_training_variance(solved, False) is solved
+
+
 @OUTPUTS
 @pytest.mark.parametrize("view", ["weights", "functions"])
 def test_the_whole_curvature_keeps_to_it(outputs: int, view: Any) -> None:
@@ -65,6 +102,17 @@ def test_the_whole_curvature_keeps_to_it(outputs: int, view: Any) -> None:
     weak = posterior.with_hyperparameters(lw.Isotropic(1e-3), posterior.likelihood)
     assert 0.1 < variance_over_noise(weak, problem.x).mean() < 1.0
     assert mended_by_training_variance(weak, False) is weak
+
+
+@pytest.mark.parametrize("view", ["weights", "functions"])
+def test_the_rounding_of_single_precision_is_no_reason_for_another_prior(view: Any) -> None:
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 1))).float()
+    x = normal(60, 3).float()
+    recipe = lw.Laplace(lw.Gaussian(1e8), prior=lw.Isotropic(1e-4), structure=lw.Full(view=view))
+    posterior = recipe.fit(model, (x, model(x).detach() + 1e-2 * normal(60, 1, seed=1).float()))
+    found = information(posterior, posterior.outputs_each(x, [posterior]))
+    assert 0.99 < float(found.mean()) < 1.05
+    assert mended_by_training_variance(posterior, False) is posterior
 
 
 def test_is_the_effective_dimension_over_the_observations() -> None:

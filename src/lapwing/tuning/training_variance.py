@@ -6,10 +6,11 @@ For the exact curvature ``G = Σ_n J_nᵀ B_n J_n`` of N observations
 
 so that on average an output varies no more than its observation does. A structure that keeps the prior in the
 directions it leaves out has larger variances, at training inputs too, and an evidence that does not know of them: it
-gets a stronger prior. One of layers that have nothing in common counts more directions than there are, so that its
-evidence finds too much noise, while the residuals alone are too small where the network has fitted them: it gets the
-noise of residuals over what fitting left to them. The variances of independent weights are so wide that their intervals
-need no more.
+gets a stronger prior, whether the noise has one size or depends on the input.
+
+One of layers that have nothing in common counts more directions than there are, so that its evidence finds too much
+noise, while the residuals alone are too small where the network has fitted them: it gets the noise of residuals over
+what fitting left to them. The variances of independent weights are so wide that their intervals need no more.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ EXAMPLES = 128
 FACTORS = (1.0, 1e8)
 """Factors of the prior precisions that are tried."""
 
+ROUNDING = 1.1
+"""Times that outputs may vary as much as their noise where that may be rounding: in float32, under the whole curvature
+and a prior so weak that each output is as its observation."""
+
 HALVINGS = 20
 """Of the range of log factors: to a ten-thousandth of a decade."""
 
@@ -74,14 +79,16 @@ def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
         return posterior
     if not posterior.leaves_out_correlations:
         return within_noise(posterior, batches)
-    if isinstance(posterior.precision_operator, Diagonal):
+    if posterior.likelihood.noise is None or isinstance(posterior.precision_operator, Diagonal):
         return posterior
     return beyond_residuals(posterior, batches, progress)
 
 
 def warn_of_no_data(posterior: Posterior) -> None:
     """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none."""
-    if not isinstance(posterior.precision_operator, BlockDiagonal | LowRank):
+    operator = posterior.precision_operator
+    without_noise = isinstance(operator, BlockDiagonal) and posterior.likelihood.noise is None
+    if without_noise or not isinstance(operator, BlockDiagonal | LowRank):
         return
     warn(
         "without training data the prior and the noise are those of the evidence and the residuals alone, though this "
@@ -131,7 +138,7 @@ def within_noise(posterior: P, batches: Sequence[Batch]) -> P:
         ConvergenceWarning: If they vary more under the strongest prior that is tried, too.
     """
     before = float(information(posterior, moments_of(posterior, batches)).mean())
-    if before <= 1.0:
+    if before <= ROUNDING:
         return posterior
     data = held_out_outputs(posterior, batches, FACTORS)
     log_factor = least_within(data)

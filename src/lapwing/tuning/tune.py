@@ -67,8 +67,9 @@ def tune(
             ``KFAC`` and ``Diagonal`` count more directions than the data determined: ``Diagonal`` has the noise of the
             residuals, ``KFAC`` that of the residuals over what fitting left to them. ``LowRank`` and ``Nystrom`` leave
             directions out, and have a prior so strong that outputs at training inputs vary no more than their noise, on
-            average, as they do under the whole curvature. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``,
-            ``gp.Pathwise()`` or ``gp.Centroids()``; without any, the first up to 2,000 observations, else the second.
+            average, as they do under the whole curvature. ``KFAC``, ``LowRank`` and ``Nystrom`` need the training data
+            for it. Of a Gaussian process ``gp.Evidence()``, ``gp.Subset()``, ``gp.Pathwise()`` or ``gp.Centroids()``;
+            without any, the first up to 2,000 observations, else the second.
         unlabelled: Inputs the network was not trained on, where there are no labels of any: ``Mixup(unlabelled=...)``.
         progress: Whether to show a progress bar; ``None`` for after two seconds, in a terminal or notebook.
 
@@ -77,7 +78,8 @@ def tune(
 
     Warns:
         DataWarning: If the likelihood has a spread that no method chooses, left at its default: that of
-            ``NegativeBinomial`` and ``StudentT``.
+            ``NegativeBinomial`` and ``StudentT``; or if the default method would look at the training data, and there
+            are none.
 
     Raises:
         ConfigError: If there is no such method, or unlabelled inputs beside one, or the best values are not positive
@@ -131,7 +133,7 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = tuned_by_output(fitted, method, progress)
     else:
         tuned = cast(Any, method).tune(fitted, progress)
-    if by_default and fitted.likelihood.noise is not None and fitted.prior.earlier is None:
+    if by_default and real_targets(fitted) and fitted.prior.earlier is None:
         tuned = mended_by_training_variance(tuned, progress)
     return cast(Any, _told(fitted, tuned, progress))
 
@@ -172,9 +174,13 @@ def default(posterior: Posterior) -> Method:
         alone = posterior.totals.examples == 1  # such as one graph, whose nodes have the labels
         if not alone and (posterior.data is None or mixable(posterior)):
             return Mixup()
-    real_targets = isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)
     if posterior.prior.earlier is not None:  # the noise behind it was chosen
         return EvidenceGradient(noise=False)
-    if not (posterior.exact and (real_targets or posterior.prior.mean is not None)):
+    if not (posterior.exact and (real_targets(posterior) or posterior.prior.mean is not None)):
         return ELBO()
     return EvidenceGradient(noise="residuals" if posterior.leaves_out_correlations else True)
+
+
+def real_targets(posterior: Posterior) -> bool:
+    """Whether targets are real numbers with Gaussian noise, of one size or of a size that depends on the input."""
+    return isinstance(posterior.fitted, Gaussian | HeteroscedasticGaussian)

@@ -21,7 +21,7 @@ from lapwing.jacobian.limits import Limits
 from lapwing.posteriors.knowledge import KnowledgeScale
 from lapwing.predictive import Classification
 from lapwing.structures.base import Structure
-from lapwing.tuning.held_out.knowledge import SHARE, FamiliarLimits, with_knowledge
+from lapwing.tuning.held_out.knowledge import SHARE, FamiliarLimits, factor_to_start, with_knowledge
 from lapwing.tuning.method import P
 from tests.posterior_cases import labels, mlp, normal, refused
 
@@ -258,6 +258,22 @@ def test_solves_that_tuning_leaves_no_uncertainty_keep_that_of_the_prior_before(
     assert float(after.prior_precisions) > 1e6 and after.knowledge is not None
     assert after.knowledge.factor * float(after.prior_precisions) == pytest.approx(3.0)
     assert float(classes(after, NEAR).epistemic.min()) > 1e3 * float(classes(after, NEAR).logits.variance.max())
+
+
+def test_the_factor_back_counts_prior_precisions_over_those_of_the_noise() -> None:
+    """From a millionfold on, the strongest prior that is tried; less leaves uncertainty to speak of."""
+    y = normal(30, 1, seed=7)
+    recipe = lw.Laplace(lw.Gaussian(2.0), prior=lw.Isotropic(3.0), structure=lw.MatrixFree())
+    before = recipe.fit(mlp(1), (X, y)).with_hyperparameters(lw.Isotropic(3.0), lw.Gaussian(8.0))
+
+    def factor(prior: float, noise: float) -> float | None:
+        return factor_to_start(before, before.with_hyperparameters(lw.Isotropic(prior), lw.Gaussian(noise)))
+
+    assert factor(3e6, 8.0) == pytest.approx(1e-6)
+    assert factor(3e5, 8.0) is None and factor(3e6, 16.0) is None
+    assert factor(3e6, 0.8) == pytest.approx(1e-7) and factor(3e5, 0.8) == pytest.approx(1e-6)
+    exact = replace(recipe, structure=lw.Full()).fit(mlp(1), (X, y))
+    assert factor_to_start(exact, exact.with_hyperparameters(lw.Isotropic(3e9), exact.likelihood)) is None
 
 
 def test_held_out_data_that_do_not_reject_a_weaker_prior_give_real_targets_their_error_bars() -> None:

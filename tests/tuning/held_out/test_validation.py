@@ -15,9 +15,11 @@ from torch import Tensor
 
 import lapwing as lw
 from lapwing.evaluation.plain_network import PlainNetwork, Temperature
+from lapwing.ground.data.sources import Batch
 from lapwing.ground.errors import ConfigError, ConvergenceWarning, DataError
 from lapwing.predictive.temperature import sharpening_penalty
-from lapwing.tuning.held_out.outputs import Contracted
+from lapwing.tuning.held_out.outputs import Contracted, held_out_outputs
+from lapwing.tuning.held_out.search import Point, inflation
 from tests.pairwise import in_turn
 from tests.posterior_cases import Problem, labels, normal, problem, refused, seeded
 from tests.tuning.cases import at_step, fit, held_out
@@ -237,8 +239,49 @@ class TestRealTargets:
         model, (train, new) = self.problem(noise)
         posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full(view=view)).fit(model, train)
         tuned = lw.tune(posterior, new)
-        assert 1e-3 < float(tuned.prior_precisions) < 1e3
+        assert 0.03 < float(tuned.prior_precisions) < 30.0
+        assert tuned.knowledge is not None and 0.3 < tuned.knowledge.factor < 1.0
         assert torch.as_tensor(tuned.likelihood.precision).rsqrt().reshape(-1).tolist() == pytest.approx(noise, rel=0.2)
+
+    def test_several_outputs_begin_at_the_noise_of_residuals_and_every_round_at_the_prior_before(self) -> None:
+        model, (train, new) = self.problem((0.02, 0.5))
+        posterior = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(7.0), structure=lw.Full()).fit(model, train)
+        trace = lw.tune(posterior, new).trace
+        residuals = (new[1] - model(new[0]).detach()).square().mean(0)
+        assert trace[0].noise_precision == pytest.approx((1 / residuals).tolist(), rel=1e-6)
+        strongest = [step for step in trace if step.prior_precision[0] == pytest.approx(7e6, rel=1e-9)]
+        assert len(strongest) > 1 and max(step.prior_precision[0] for step in trace) < 7e6 * (1 + 1e-6)
+
+    @pytest.mark.parametrize(("times", "kept"), [(1.0, True), (1.1, True), (1.25, False), (3.0, False)])
+    def test_rounds_end_at_the_network_only_where_it_is_better_by_two_nats(self, times: float, kept: bool) -> None:
+        """Noise precisions that are so many times those of the residuals, and hardly another uncertainty."""
+        model, (train, new) = self.problem((0.02, 0.5))
+        residuals = (new[1] - model(new[0]).detach()).square().mean(0)
+        likelihood = lw.Gaussian(tuple((times / residuals).tolist()))
+        posterior = lw.Laplace(likelihood, prior=lw.Isotropic(1e9), structure=lw.Full()).fit(model, train)
+        plain = 0.5 * float((1 + (2 * math.pi * residuals).log()).sum())
+        assert (200 * (nll(posterior, new) - plain) < 2.0) == kept
+        rule = lw.Validation(new).noise_rule()
+        assert rule is not None
+        ended = rule.ended(posterior)
+        assert (ended is posterior) == kept
+        if not kept:
+            assert float(ended.prior_precisions) == pytest.approx(1e12)
+            assert nll(ended, new) == pytest.approx(plain, rel=1e-6)
+
+    @pytest.mark.parametrize(("decades", "price"), [(0.0, 0.0), (3.0, 1.125), (-5.0, 3.125), (6.5, 2.0)])
+    def test_the_price_of_a_prior_is_that_of_a_log_normal_one_of_two_decades(
+        self, decades: float, price: float
+    ) -> None:
+        """A tenfold noise precision takes the prior's along; beyond a millionfold is the network itself."""
+        model, (train, new) = self.problem((0.05,))
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, train)
+        data = held_out_outputs(posterior, [Batch(*new)], (1e-6, 1e6))
+        for noise in (1.0, 10.0):
+            log_factor = math.log(10.0**decades / (noise if decades < 6.0 else 1.0))
+            there = Point(data, posterior.likelihood, log_factor, data.moments(0.0), noise).trial("probit")
+            assert 200 * there.moved == pytest.approx(price, abs=1e-9)
+            assert there.objective == pytest.approx(there.loss + there.moved, rel=1e-12)
 
     def test_a_precision_without_a_variance_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where rounding leaves none, as under the weakest priors."""
@@ -274,7 +317,7 @@ class TestRealTargets:
         passed_over = [float(math.isinf(step.validation_nll)) for step in steps]
         assert passed_over == failures[1 : 1 + len(steps)] and sum(passed_over) > 0  # the first is of the network
 
-    def test_the_network_is_no_better_by_less_than_error_bars_are_worth(self) -> None:
+    def test_the_network_is_taken_where_it_is_better_by_more_than_error_bars_are_worth(self) -> None:
         model, (train, new) = self.problem((0.05,))
         posterior = lw.Laplace(lw.Gaussian(400.0), structure=lw.Full()).fit(model, train)
         exact = new[0], model(new[0]).detach()
@@ -285,6 +328,9 @@ class TestRealTargets:
         assert 0.0 < 200 * (nll(tuned, exact) - float(alone)) < 2.0
         with pytest.warns(ConvergenceWarning, match="the strongest prior tried"):
             lw.tune(posterior, lw.Validation(exact, noise=False, bounds=(0.1, 10.0)))
+        twice = exact[0].repeat(2, 1), exact[1].repeat(2, 1)
+        with pytest.warns(ConvergenceWarning, match="no added uncertainty"):
+            assert float(lw.tune(posterior, lw.Validation(twice, noise=False)).prior_precisions) > 1e11
 
 
 @pytest.mark.parametrize("likelihood", [lw.Poisson(), lw.NegativeBinomial(2.0)], ids=["poisson", "negative binomial"])
@@ -308,7 +354,7 @@ class TestWithoutAPriorForCounts:
     """Every prior within the bounds has expected counts that leave those of the network."""
 
     x = normal(60, 2)
-    model = staticmethod(seeded(lambda: torch.nn.Linear(2, 1)))
+    model = seeded(lambda: torch.nn.Linear(2, 1))
 
     def test_the_strongest_is_taken_with_a_warning_and_error_bars_as_it_has(self) -> None:
         counts = torch.poisson(self.model(self.x).detach().exp(), generator=torch.Generator().manual_seed(0))
@@ -318,6 +364,14 @@ class TestWithoutAPriorForCounts:
             tuned = lw.tune(posterior, lw.Validation((self.x, counts), bounds=(0.5, 2.0)))
         assert float(tuned.prior_precisions) == pytest.approx(0.6)
         assert tuned.knowledge is not None and tuned.knowledge.factor == 1.0
+
+    def test_their_inflation_is_of_what_is_predicted(self) -> None:
+        counts = torch.poisson(self.model(self.x).detach().exp(), generator=torch.Generator().manual_seed(0))
+        posterior = lw.Laplace(lw.Poisson()).fit(self.model, (self.x[:9], counts[:9]))
+        data = held_out_outputs(posterior, [Batch(self.x, counts)], (1e-6, 1e6))
+        rates = self.model(self.x).detach().exp()
+        expected = float(posterior.predict(self.x).mean.sum() / rates.sum())
+        assert inflation(data, data.moments(0.0)) == pytest.approx(expected, rel=1e-6) and expected > 1.02
 
     def test_rates_of_nothing_are_not_inflated(self) -> None:
         none = torch.zeros(60, 1, dtype=torch.float64)

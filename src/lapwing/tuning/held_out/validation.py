@@ -49,7 +49,8 @@ class Validation:
     likelihood of all targets, so that where held-out data do not tell weak priors apart, variances far from the data do
     not grow without end. The network itself, with the noise of its residuals, costs 2 nats: error bars are left out
     only where the data ask for it, and the posterior's likelihood is lower by 2 nats in all, at most. A prior so weak
-    that expected counts are, all together, 1.5 times those of the network is not taken.
+    that expected counts are, all together, more than 1.5 times those of the network is not taken, but where the bounds
+    leave no other.
 
     A few hundred labels hardly tell many of them apart. So where a temperature is chosen, not the best is taken but the
     one whose predictions are nearest to the average of all, each weighted by its likelihood of the held-out data:
