@@ -280,8 +280,8 @@ class TestRealTargets:
         for noise in (1.0, 10.0):
             log_factor = math.log(10.0**decades / (noise if decades < 6.0 else 1.0))
             there = Point(data, posterior.likelihood, log_factor, data.moments(0.0), noise).trial("probit")
-            assert 200 * there.moved == pytest.approx(price, abs=1e-9)
-            assert there.objective == pytest.approx(there.loss + there.moved, rel=1e-12)
+            assert 200 * there.moving_penalty == pytest.approx(price, abs=1e-9)
+            assert there.objective == pytest.approx(there.loss + there.moving_penalty, rel=1e-12)
 
     def test_a_precision_without_a_variance_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where rounding leaves none, as under the weakest priors."""

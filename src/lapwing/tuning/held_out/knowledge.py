@@ -349,7 +349,8 @@ def least_not_rejected(search: HeldOutSearch[Any], found: Found, tuned: Posterio
 def factor_to_start(before: Posterior, tuned: Posterior) -> float | None:
     """The factor back to the prior before, of one that tuning made so strong that no uncertainty is left.
 
-    ``None`` where some is left; and where not every prior is a solve, so that a scale can be sought.
+    Under it the prior precisions over that of the noise are as before. ``None`` where some uncertainty is left; and
+    where not every prior is a solve, so that a scale can be sought.
 
     Args:
         before: The posterior that was tuned.

@@ -182,7 +182,7 @@ class HeldOutSearch(Generic[P]):
     def _rejects(self, trial: Trial, best: Trial, errors: float) -> bool:
         """Whether a trial is worse than the best by so many standard errors, or not to be compared."""
         apart = difference(self.data, trial, best)
-        worse = apart.value + trial.moved - best.moved
+        worse = apart.value + trial.moving_penalty - best.moving_penalty
         return not math.isfinite(worse) or worse > errors * apart.error
 
     def _curves(self) -> list[Curve]:
@@ -352,7 +352,7 @@ class HeldOutSearch(Generic[P]):
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
         certain = max(best.log_factor, taken.log_factor) >= grid[0]
         network = any(curve.network is not None for curve in found.curves)
-        if math.isinf(best.moved):
+        if math.isinf(best.moving_penalty):
             said = (
                 f"under every prior tried expected counts are more than {INFLATED:g} times those of the network: the "
                 f"strongest is taken, a precision of {float(precision.max()):.3g} ({losses}). Try bounds= that reach "
@@ -469,8 +469,8 @@ class Point:
         losses = torch.cat(parts)
         mean = mean_of(self.data, losses)
         penalty = sharpening_penalty(temperature) / mean.targets
-        moved = self._moving_penalty / mean.targets
-        return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, moved, losses)
+        moving_penalty = self._moving_penalty / mean.targets
+        return Trial(self.log_factor, mean.value, link, temperature, self.noise, penalty, moving_penalty, losses)
 
     @property
     def _moving_penalty(self) -> float:

@@ -41,7 +41,7 @@ class Trial:
         temperature: Its temperature.
         noise: Noise precision over that of the start.
         penalty: What the temperature costs, nats a target.
-        moved: What it costs that the precision is far from that of the start, nats a target.
+        moving_penalty: What it costs that the precision is far from that of the start, nats a target.
         losses: Of each target that this process has, nats.
     """
 
@@ -51,13 +51,13 @@ class Trial:
     temperature: float = 1.0
     noise: float = 1.0
     penalty: float = 0.0
-    moved: float = 0.0
+    moving_penalty: float = 0.0
     losses: Float[Tensor, " m"] = field(default_factory=lambda: torch.zeros(0), compare=False, repr=False)
 
     @property
     def objective(self) -> float:
         """What a search minimises, nats a target."""
-        return self.loss + self.penalty + self.moved
+        return self.loss + self.penalty + self.moving_penalty
 
 
 @final
