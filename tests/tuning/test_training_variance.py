@@ -180,3 +180,16 @@ def test_examples_lie_evenly_over_all_batches() -> None:
     (found,) = training_examples(posterior, 10)
     assert isinstance(found.inputs, Tensor)
     assert torch.equal(found.inputs, problem.x[torch.linspace(0, 89, 10).round().long()])
+
+
+def test_an_interruption_keeps_what_the_evidence_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, posterior = fitted(1, lw.LowRank(3))
+    by_evidence = lw.tune(posterior, lw.EvidenceGradient())
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lapwing.tuning.training_variance.within_noise", interrupted)
+    with pytest.warns(lw.ConvergenceWarning, match="interrupted"):
+        tuned = lw.tune(posterior)
+    assert torch.equal(tuned.prior_precisions, by_evidence.prior_precisions)

@@ -66,7 +66,7 @@ def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
         several outputs a fit, for another prior about another prediction.
 
     Warns:
-        ConvergenceWarning: If no prior that is tried is strong enough.
+        ConvergenceWarning: If no prior that is tried is strong enough, or after Ctrl-C, which keeps the posterior.
         DataWarning: If the posterior may need another prior or noise, but has no training data to tell.
     """
     if posterior.wide or not posterior.exact:
@@ -74,6 +74,16 @@ def mended_by_training_variance(posterior: P, progress: bool | None) -> P:
     if posterior.data is None:
         warn_of_no_data(posterior)
         return posterior
+    try:
+        return _mended(posterior, progress)
+    except KeyboardInterrupt:
+        said = "interrupted: prior and noise are those of the evidence, whatever outputs at training inputs vary"
+        warn(said, ConvergenceWarning)
+        return posterior
+
+
+def _mended(posterior: P, progress: bool | None) -> P:
+    """The same of a posterior with its training data."""
     batches = training_examples(posterior, EXAMPLES)
     if not batches or posterior.by_draws(batches[0].inputs):
         return posterior

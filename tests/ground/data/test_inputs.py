@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lapwing.ground.data.inputs import as_tensor, check_inputs, chunks, concatenated, count, take, tensors
-from lapwing.ground.errors import DataError
+from lapwing.ground.errors import DataError, ShapeError
 from tests.checker import unchecked
 from tests.frames import Frame
 from tests.posterior_cases import labels, normal, refused
@@ -82,6 +82,13 @@ class TestPieces:
     def test_values_that_are_no_tensors_stay(self) -> None:
         assert concatenated([(X, "a"), (X, "a")])[1] == "a"
         assert take({"x": X, "flag": True}, slice(1, 2))["flag"] is True
+
+    @pytest.mark.parametrize(
+        "inputs", [lambda n: torch.zeros(2, n), lambda n: {"x": torch.zeros(2, n, 3), "flag": True}]
+    )
+    def test_examples_of_several_shapes_are_refused(self, inputs: Any) -> None:
+        with refused(ShapeError, "padding"):
+            concatenated([inputs(4), inputs(5)])
 
     def test_pieces_are_as_even_as_can_be(self) -> None:
         assert [count(part) for _, part in chunks(torch.zeros(10, 1), 4)] == [4, 4, 2]

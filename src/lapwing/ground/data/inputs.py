@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite, check_there
-from lapwing.ground.errors import DataError, describe
+from lapwing.ground.errors import DataError, ShapeError, describe
 
 Inputs: TypeAlias = Tensor | Mapping[str, Any] | tuple[Any, ...]
 """What a network is called with: a tensor, keyword arguments, or positional arguments."""
@@ -178,12 +178,25 @@ def take(inputs: Inputs, index: slice | Tensor) -> Inputs:
 
 
 def concatenated(parts: list[Inputs]) -> Inputs:
-    """Inputs one after the other; values without the axis of examples are those of the first part."""
+    """Inputs one after the other; values without the axis of examples are those of the first part.
+
+    Raises:
+        ShapeError: If examples are of several shapes.
+    """
     n = count(parts[0])
 
     def join(*values: Any) -> Any:
         batched = isinstance(values[0], Tensor) and values[0].ndim and len(values[0]) == n
-        return torch.cat(values) if batched else values[0]
+        if not batched:
+            return values[0]
+        shapes = sorted({tuple(value.shape[1:]) for value in values})
+        if len(shapes) > 1:
+            got = f"some of {list(shapes[0])} and some of {list(shapes[-1])}"
+            hint = (
+                "padding them to one length, or a structure that reads the data batch by batch, KFAC() or LowRank(100)"
+            )
+            raise ShapeError("examples of one shape where those of several batches are kept together", got, hint)
+        return torch.cat(values)
 
     return over_tensors(join, *parts)
 

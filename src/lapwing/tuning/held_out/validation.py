@@ -32,7 +32,7 @@ NEAR_ENOUGH = 0.01
 """How near noise precisions are found, relatively: those of a few hundred targets are known to ten per cent."""
 
 NEARBY = (0.9, 1.1)
-"""The same where only the precisions now are asked for."""
+"""Factors of the prior precisions where only those now are asked for."""
 
 
 @final
