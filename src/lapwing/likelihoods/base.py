@@ -318,6 +318,11 @@ class Likelihood(abc.ABC):
         return False
 
     @property
+    def counts(self) -> bool:
+        """Whether targets are counts, the logarithms of whose rates are the outputs."""
+        return False
+
+    @property
     def calibrates(self) -> bool:
         """Whether it has a noise, or another spread of the targets, that ``calibrated`` chooses."""
         return False

@@ -186,6 +186,11 @@ class Poisson(Elementwise):
 
     hint: ClassVar[str] = "targets with one count an output"
 
+    @property
+    def counts(self) -> bool:
+        """See ``Likelihood.counts``."""
+        return True
+
     def _nll(self, outputs: Float[Tensor, "*batch c"], targets: Float[Tensor, "*batch c"]) -> Float[Tensor, "*batch"]:
         """Σ_i exp(f_i) - y_i f_i + log y_i! in nats."""
         return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)

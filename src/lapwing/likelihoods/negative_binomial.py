@@ -57,6 +57,11 @@ class NegativeBinomial(Elementwise):
         check_positive_finite("dispersion", self.dispersion, "0.5")
 
     @property
+    def counts(self) -> bool:
+        """See ``Likelihood.counts``."""
+        return True
+
+    @property
     def calibrates(self) -> bool:
         """See ``Likelihood.calibrates``."""
         return True

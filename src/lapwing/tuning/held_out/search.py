@@ -15,7 +15,7 @@ from torch import Tensor
 from lapwing.ground.errors import ConvergenceWarning, NumericalError, warn
 from lapwing.ground.precision import wide
 from lapwing.ground.progress import Bar
-from lapwing.likelihoods import Categorical, Gaussian, Likelihood, NegativeBinomial, Poisson
+from lapwing.likelihoods import Categorical, Gaussian, Likelihood
 from lapwing.posteriors import Posterior, Step
 from lapwing.predictive import Link, Moments, WideMoments
 from lapwing.predictive.distributions.probabilities import ProbabilitiesOfLogits
@@ -488,7 +488,7 @@ class Point:
             return 0.0
         if self.log_factor > self.data.grid[0]:
             return SWITCHED_OFF
-        if isinstance(self.likelihood, Poisson | NegativeBinomial) and inflation(self.data, self.moments) > INFLATED:
+        if self.likelihood.counts and inflation(self.data, self.moments) > INFLATED:
             return math.inf
         decades = (self.log_factor + math.log(self.noise)) / math.log(10.0)
         return decades**2 / (2 * DECADES**2)
