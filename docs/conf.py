@@ -97,6 +97,7 @@ EVERYDAY = {
         "StudentT",
         "Likelihood",
     ],
+    "The network": ["TestTimeAugmentation"],
     "Weights": ["All", "LastLayer", "Names", "Subnetwork", "Mask"],
     "Structures": ["Auto", "Full", "KFAC", "EKFAC", "Diagonal", "LowRank", "Nystrom", "Sampled", "MatrixFree"],
     "Curvature": ["GGN", "MCFisher", "EmpiricalFisher", "Hessian"],

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lapwing.evaluation.evaluate import Scores, evaluate
     from lapwing.gp import GP
     from lapwing.ground.errors import ConvergenceWarning, DataWarning, LapwingError, NetworkWarning, PrecisionWarning
+    from lapwing.jacobian.network.augmentation import TestTimeAugmentation
     from lapwing.jacobian.network.scale_invariance import normalised
     from lapwing.likelihoods import (
         Bernoulli,
@@ -74,6 +75,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "NetworkWarning",
         "PrecisionWarning",
     ),
+    "lapwing.jacobian.network.augmentation": ("TestTimeAugmentation",),
     "lapwing.jacobian.network.scale_invariance": ("normalised",),
     "lapwing.likelihoods": (
         "Bernoulli",
@@ -228,6 +230,7 @@ __all__ = [
     "Scores",
     "StudentT",
     "Subnetwork",
+    "TestTimeAugmentation",
     "Validation",
     "baselines",
     "compare",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.comparison.cost import Limits
@@ -73,6 +74,17 @@ def test_entries_of_other_weights_are_others() -> None:
     assert checksum_of_entry(one) != checksum_of_entry(other)
     assert checksum_of_entry(ensembles[0]) != checksum_of_entry(ensembles[1])
     assert checksum_of_entry(ensembles[0]) == checksum_of_entry(lw.baselines.DeepEnsemble(ensembles[0].models))
+
+
+def test_entries_of_other_views_are_others() -> None:
+    network = nn.Conv2d(1, 2, 3)
+
+    def averaged(view: Callable[[Tensor], Tensor]) -> PlainNetwork:
+        return PlainNetwork(nn.Sequential(lw.TestTimeAugmentation(network, [view])))
+
+    mirrored, upside_down = averaged(lambda x: x.flip(-1)), averaged(lambda x: x.flip(-2))
+    assert checksum_of_entry(mirrored) == checksum_of_entry(averaged(lambda x: x.flip(-1)))
+    assert checksum_of_entry(mirrored) != checksum_of_entry(upside_down)
 
 
 @pytest.mark.parametrize("line", [{}, {"key": 3}, {"key": {"method": "m", "tuned_by": ""}, "numbers": {"nll": "few"}}])

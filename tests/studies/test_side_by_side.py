@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from studies.side_by_side import STOPPED, main, of_digits
+import lapwing as lw
+from lapwing.comparison import Task
+from studies.side_by_side import STOPPED, main, of_digits, on_mirrored
 
 
 def test_there_are_at_least_fourteen_methods_and_seven_baselines_two_shifts_and_what_is_stopped() -> None:
@@ -32,3 +36,12 @@ def test_a_run_goes_on_and_writes_a_page_of_all_seeds(tmp_path: Path) -> None:
     assert "difference" in rows["dropout"]["nll:fog 5"] and "difference" in rows["dropout"]["joint"]
     assert rows["raises an error"]["note"] == "RuntimeError: a mistake of the method's own"
     assert (tmp_path / "report.html").is_file()
+
+
+def test_methods_on_mirror_images_say_the_same_of_both() -> None:
+    task = of_digits(quick=True)
+    given = Task(task["model"], task["train"], task["validation"])
+    x = task["test"][0]
+    for method in on_mirrored(lw.Categorical()).values():
+        predictor: Any = method.fit(given)
+        torch.testing.assert_close(predictor.predict(x).probs, predictor.predict(x.flip(-1)).probs)

@@ -90,7 +90,7 @@ def checksum_of_entry(entry: object) -> int:
     """A number that tells an entry from others: its words, its tensors, the weights of the networks in it, and code.
 
     Of a function what it is written as counts, its defaults, and what it has from the function around it; not what it
-    reads from its module, or calls. Of a loader nothing counts.
+    reads from its module, or calls. Of a network those count that it holds. Of a loader nothing counts.
 
     Example:
         >>> from lapwing.evaluation.plain_network import PlainNetwork
@@ -103,7 +103,7 @@ def checksum_of_entry(entry: object) -> int:
 
 
 def told_in(value: object, seen: set[int]) -> Iterator[object]:
-    """What a record does not tell in words: the weights of networks, the code of functions and what they hold.
+    """What a record does not tell in words: the weights of networks, the code of functions and what those hold.
 
     Args:
         value: The record.
@@ -111,7 +111,9 @@ def told_in(value: object, seen: set[int]) -> Iterator[object]:
     """
     parts: Iterable[Any] = ()
     if isinstance(value, nn.Module):
-        yield digest_of(unwrapped(value))
+        network = unwrapped(value)
+        yield digest_of(network)
+        parts = functions_of(network)
     elif isinstance(value, MethodType):
         parts = [value.__func__, value.__self__]
     elif isinstance(value, FunctionType):
@@ -132,6 +134,12 @@ def told_in(value: object, seen: set[int]) -> Iterator[object]:
         parts = value
     for part in parts:
         yield from told_in(part, seen)
+
+
+def functions_of(network: nn.Module) -> list[object]:
+    """What the modules of a network hold by names of their own, functions among it: activations, views of the input."""
+    held = [value for part in network.modules() for name, value in part.__dict__.items() if not name.startswith("_")]
+    return [value for value in held if isinstance(value, FunctionType | MethodType | partial | tuple | list)]
 
 
 def enclosed(function: FunctionType) -> list[object]:
