@@ -42,6 +42,7 @@ def test_methods_on_mirror_images_say_the_same_of_both() -> None:
     task = of_digits(quick=True)
     given = Task(task["model"], task["train"], task["validation"])
     x = task["test"][0]
-    for method in on_mirrored(lw.Categorical()).values():
-        predictor: Any = method.fit(given)
+    methods = on_mirrored(lw.Categorical())
+    for name in ("temperature scaling, mirror images", "KFAC, mirror images"):
+        predictor: Any = methods[name].fit(given)
         torch.testing.assert_close(predictor.predict(x).probs, predictor.predict(x.flip(-1)).probs)
