@@ -144,7 +144,9 @@ def test_independent_weights_keep_the_noise_of_residuals() -> None:
     assert noises(lw.tune(posterior)) == noises(by_residuals)
 
 
-@pytest.mark.parametrize("structure", [lw.KFAC(), lw.LowRank(3), lw.Nystrom(3, samples=40)])
+@pytest.mark.parametrize(
+    "structure", [lw.KFAC(), lw.structures.TridiagonalKFAC(), lw.LowRank(3), lw.Nystrom(3, samples=40)]
+)
 def test_warns_where_training_data_are_wanted_and_not_there(tmp_path: Path, structure: Any) -> None:
     problem, posterior = fitted(1, structure)
     lw.save(posterior, tmp_path / "posterior.safetensors")
@@ -154,7 +156,11 @@ def test_warns_where_training_data_are_wanted_and_not_there(tmp_path: Path, stru
     torch.testing.assert_close(tuned.prior_precisions, lw.tune(posterior, default(posterior)).prior_precisions)
 
 
-@pytest.mark.parametrize("structure", [lw.Full(), lw.Full(view="functions"), lw.Diagonal()])
+@pytest.mark.parametrize(
+    "structure",
+    [lw.Full(), lw.Full(view="functions"), lw.Diagonal(), lw.Nystrom(3, samples=40, residual=False)],
+    ids=["weights", "functions", "diagonal", "without residual"],
+)
 def test_is_silent_where_they_would_change_nothing(tmp_path: Path, structure: Any) -> None:
     problem, posterior = fitted(1, structure)
     lw.save(posterior, tmp_path / "posterior.safetensors")

@@ -24,9 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Batch
-from lapwing.ground.errors import ConvergenceWarning, DataWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, UnsupportedError, warn
 from lapwing.ground.precision import wide
-from lapwing.linalg import BlockDiagonal, Diagonal, LowRank
+from lapwing.linalg import BlockDiagonal, Diagonal, KroneckerChain, LowRank
 from lapwing.moments import Moments
 from lapwing.posteriors import Posterior
 from lapwing.predictive import WideMoments
@@ -95,10 +95,16 @@ def _mended(posterior: P, progress: bool | None) -> P:
 
 
 def warn_of_no_data(posterior: Posterior) -> None:
-    """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none."""
-    operator = posterior.precision_operator
+    """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none.
+
+    Nor does a covariance that has no inverse: it leaves the prior no variance outside of its span.
+    """
+    try:
+        operator = posterior.precision_operator
+    except UnsupportedError:
+        return
     without_noise = isinstance(operator, BlockDiagonal) and posterior.likelihood.noise is None
-    if without_noise or not isinstance(operator, BlockDiagonal | LowRank):
+    if without_noise or not isinstance(operator, BlockDiagonal | KroneckerChain | LowRank):
         return
     warn(
         "without training data the prior and the noise are those of the evidence and the residuals alone, though this "
