@@ -427,7 +427,7 @@ def test_real_targets_a_few_of_which_are_far_off(capsys: pytest.CaptureFixture[s
     cli.main(["fit", "line:net", *options, "--validation", "held_out.csv", "--out", "found"])
     assert "StudentT" in capsys.readouterr().out
     found: Any = lw.load("found/posterior.safetensors", importlib.import_module("line").net())
-    network = lw.baselines.PlainNetwork(importlib.import_module("line").net(), lw.StudentT())
+    network: Any = lw.baselines.PlainNetwork(importlib.import_module("line").net(), lw.StudentT())
     table = read_table(folder / "held_out.csv", ["x", "y"])
     held_out = (torch.from_numpy(table[:, :1]).float(), torch.from_numpy(table[:, 1:]).float())
     assert found.likelihood.df == 4.0

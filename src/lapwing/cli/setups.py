@@ -163,7 +163,8 @@ def _likelihood(files: Files) -> Likelihood | None:
     """
     from lapwing.ground.errors import ConfigError
 
-    numbers = {name: value for name, value in (("df", files.df), ("scale", files.scale)) if value is not None}
+    given = {"df": files.df, "scale": files.scale}
+    numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if files.likelihood == "student-t":
         return lw.StudentT(**numbers)
     if numbers:
