@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
+import torch
 
 import lapwing as lw
 from lapwing import cli
@@ -25,7 +26,7 @@ from lapwing.cli.say import say
 from lapwing.cli.setups import Files
 from lapwing.cli.table import read_table
 from lapwing.cli.words import COMMANDS
-from lapwing.ground.errors import DataError
+from lapwing.ground.errors import DataError, DataWarning
 
 SETUP = """
 import pathlib
@@ -411,6 +412,30 @@ def test_a_stream_in_another_encoding_changes_no_sentence(
     assert written.getvalue().decode("latin-1") == "24 × 24 pixels, ? = 3\n"
 
 
+def test_real_targets_a_few_of_which_are_far_off(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    x = np.linspace(-1, 1, 24)
+    y = 2 * x + 0.1 * np.sin(40 * x)
+    y[[3, 17]] += 30
+    for name, part in (("train", slice(0, None, 2)), ("held_out", slice(1, None, 2))):
+        lines = [f"{a},{b}" for a, b in zip(x[part], y[part], strict=True)]
+        (folder / f"{name}.csv").write_text("x,y\n" + "\n".join(lines))
+    (folder / "line.py").write_text(LINE)
+    options = ["--train", "train.csv", "--likelihood", "student-t"]
+    cli.main(["fit", "line:net", *options, "--df", "3", "--scale", "0.2", "--out", "given"])
+    given: Any = lw.load("given/posterior.safetensors", importlib.import_module("line").net())
+    assert given.likelihood == lw.StudentT(df=3.0, scale=0.2)
+    cli.main(["fit", "line:net", *options, "--validation", "held_out.csv", "--out", "found"])
+    assert "StudentT" in capsys.readouterr().out
+    found: Any = lw.load("found/posterior.safetensors", importlib.import_module("line").net())
+    network: Any = lw.baselines.PlainNetwork(importlib.import_module("line").net(), lw.StudentT())
+    table = read_table(folder / "held_out.csv", ["x", "y"])
+    held_out = (torch.from_numpy(table[:, :1]).float(), torch.from_numpy(table[:, 1:]).float())
+    assert found.likelihood.df == 4.0
+    assert found.likelihood.scale == pytest.approx(network.calibrated(held_out).likelihood.scale)
+    with pytest.warns(DataWarning, match="has the default"):
+        cli.main(["fit", "line:net", *options, "--out", "default"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -424,6 +449,11 @@ def test_a_stream_in_another_encoding_changes_no_sentence(
         (["fit", "theirs:net", "--train", "uneven.npz"], "a target for each of the 3 inputs"),
         (["fit", "theirs:net", "--train", "words.csv"], "finite numbers in column 'v'. Got 'blue'"),
         (["fit", "theirs:net", "--train", "real.npz", "--likelihood", "categorical"], "a target 0.5. Try --likelihood"),
+        (
+            ["fit", "theirs:pair", "--df", "3"],
+            "--df and --scale with --likelihood student-t. Got --df with --likelihood",
+        ),
+        (["fit", "theirs:pair", "--likelihood", "student-t", "--df", "0"], "a positive df"),
         (["fit", "theirs:pair", "--config", "nothere.toml"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "theirs.py"], "a TOML file of options"),
         (["fit", "theirs:pair", "--config", "date.toml"], "a text, a number, true or false"),

@@ -88,3 +88,14 @@ def test_rows_are_those_of_the_dense_jacobian(name: str, weights: str) -> None:
     part = torch.tensor([7, 2])
     assert len(chosen.at(part)) == 2
     torch.testing.assert_close(pair_rows(model, chosen.at(part)), expected[part])
+
+
+def test_rows_of_half_precision_are_the_products_of_their_factors_to_the_digits_of_single() -> None:
+    """The rows of a layer's weights are ``g aᵀ``, of rank one: rounded to bfloat16 they would be off by 2⁻⁹."""
+    x = normal(4, 5).bfloat16()
+    network = Network.of(seeded(lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))).bfloat16())
+    chosen = Pairs(x, torch.arange(4), torch.tensor([0, 1, 1, 0]))
+    rows = pair_rows(surveyed(network, lw.Categorical(), x), chosen)
+    assert rows.dtype == torch.float32
+    values = torch.linalg.svdvals(rows[:, network.layout.slices["0.weight"]].view(4, 6, 5))
+    assert float((values[:, 1] / values[:, 0]).max()) < 1e-6

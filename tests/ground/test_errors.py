@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,12 +81,28 @@ def test_warnings_name_the_line_that_led_to_them() -> None:
     assert {warning.filename for warning in own} == {__file__}
 
 
-@pytest.mark.parametrize("bad", ["a", None, (1.0,), 1j])
+@pytest.mark.parametrize("bad", ["a", None, (1.0,), 1j, True])
 def test_a_number_is_a_number(bad: object) -> None:
     with refused(errors.ConfigError, "a positive clip"):
         errors.check_positive("clip", bad, "10.0")
     with refused(errors.ConfigError, "rtol between 0 and 1"):
         errors.check_fraction("rtol", bad, "rtol=0.1")
+
+
+@pytest.mark.parametrize(
+    "bad", [True, (1.0, True), [False, 2.0], torch.tensor([True]), torch.tensor(True), np.array([True])]
+)
+def test_a_boolean_is_no_precision(bad: object) -> None:
+    with refused(errors.ConfigError, "positive finite noise precisions"):
+        errors.precisions_of("noise", bad, "Gaussian(1.0)")
+    assert errors.precisions_of("noise", (1, 4), "Gaussian(1.0)").tolist() == [1.0, 4.0]
+
+
+def test_a_boolean_is_no_number_of_a_likelihood() -> None:
+    with refused(errors.ConfigError, "a positive df"):
+        lw.StudentT(df=True)
+    with refused(errors.ConfigError, "noise precisions"):
+        lw.Gaussian(True)
 
 
 def test_a_fraction_may_begin_at_0() -> None:

@@ -43,6 +43,20 @@ def test_without_dispersion_it_is_poissons(generator: torch.Generator) -> None:
     torch.testing.assert_close(nearly.hessian(f), Poisson().hessian(f), rtol=1e-5, atol=0.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dispersion", [1e-3, 1e-5, 1e-9, 1e-15, 1e-300])
+def test_a_small_dispersion_keeps_its_digits(dispersion: float, dtype: torch.dtype) -> None:
+    """Poisson's loss less ``α ((y - μ)² - y) / 2``, to first order in α; terms of y log α cancel in it, in float64."""
+    f = torch.tensor([[0.0], [1.0], [4.0]], dtype=torch.float64)
+    y = torch.tensor([[0.0], [3.0], [50.0]], dtype=torch.float64)
+    first = 0.5 * dispersion * ((y - f.exp()).square() - y)[:, 0]
+    found = NegativeBinomial(dispersion).nll(f.to(dtype), y.to(dtype)).double()
+    second = 1e3 * dispersion**2 * float(y.max())
+    cancelled = 4 * torch.finfo(torch.float64).eps * float(y.max()) * abs(math.log(dispersion))
+    rounding = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found, Poisson().nll(f, y) - first, rtol=rounding, atol=second + cancelled)
+
+
 def test_extreme_outputs_stay_finite() -> None:
     likelihood = NegativeBinomial(0.5)
     f = torch.tensor([[1e4, -1e4, 80.0]])

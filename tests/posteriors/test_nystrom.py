@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lapwing as lw
+from lapwing.curvature.tangent_features import Pairs, TangentFeatures, pair_rows
 from lapwing.ground.errors import NumericalError, UnsupportedError
 from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors.nystrom import Compression, distinct
@@ -177,6 +179,39 @@ def test_half_precision_loses_no_more_than_its_own_digits() -> None:
         torch.testing.assert_close(found, each, rtol=0.05, atol=0.0)
     with refused(NumericalError, "fit torch.float16"):
         covariance(torch.float16, 1e-8)
+
+
+@pytest.mark.parametrize("prior", [lw.Isotropic(1.0), lw.DiagonalPrior(torch.logspace(-1, 1, 82).double())])
+@pytest.mark.parametrize("residual", [True, False])
+def test_in_half_precision_the_span_has_more_digits_than_the_network(prior: lw.Prior, residual: bool) -> None:
+    """A span of bfloat16 misses 2⁻¹⁶ of the prior's variance, a dozen times what targets leave at training inputs.
+
+    Written out: ``J (ρ Jᵀ J + A)⁻¹ Jᵀ`` for the rows of the network as it is, of which the span has all.
+    """
+    x, y = normal(30, 2).bfloat16(), normal(30, 2, seed=1).bfloat16()
+    model = seeded(lambda: nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))).bfloat16()
+    structure = lw.Nystrom(60, samples=60, residual=residual)
+    posterior: Any = lw.Laplace(lw.Gaussian(1e6), prior=prior, structure=structure).fit(model, (x, y))
+    examples = torch.arange(30).repeat_interleave(2)
+    pairs = Pairs(x[examples], examples, torch.arange(60) % 2)
+    rows = pair_rows(posterior.model, pairs).double()
+    covariance = torch.linalg.inv(1e6 * rows.mT @ rows + torch.diag(posterior.prior_diagonal))
+    expected = (rows @ covariance * rows).sum(1).view(30, 2)
+    found = posterior.outputs_each(x, [posterior])[0].variance.double()
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.0)
+    assert posterior.changes.dtype == torch.float32 and posterior.sample(2).dtype == torch.bfloat16
+
+
+def test_in_half_precision_columns_are_pushed_in_that_of_the_network() -> None:
+    """Fewer columns than a fourth of the outputs."""
+    x, y = normal(30, 3).bfloat16(), labels(30, classes=9)
+    model = seeded(lambda: nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 9))).bfloat16()
+    recipe = lw.Laplace(lw.Categorical(), structure=lw.Nystrom(2, samples=60, residual=False))
+    found: Any = recipe.fit(model, (x, y))
+    exact: Any = recipe.fit(copy.deepcopy(model).double(), (x.double(), y))
+    assert not TangentFeatures(found.model, found.changes).by_rows
+    own = found.outputs_each(x, [found])[0].variance.double()
+    torch.testing.assert_close(own, exact.outputs_each(x.double(), [exact])[0].variance, rtol=0.1, atol=1e-3)
 
 
 def test_what_rounding_of_the_largest_eigenvalue_hides_is_as_the_prior_has_it() -> None:

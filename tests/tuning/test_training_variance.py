@@ -144,7 +144,9 @@ def test_independent_weights_keep_the_noise_of_residuals() -> None:
     assert noises(lw.tune(posterior)) == noises(by_residuals)
 
 
-@pytest.mark.parametrize("structure", [lw.KFAC(), lw.LowRank(3), lw.Nystrom(3, samples=40)])
+@pytest.mark.parametrize(
+    "structure", [lw.KFAC(), lw.structures.TridiagonalKFAC(), lw.LowRank(3), lw.Nystrom(3, samples=40)]
+)
 def test_warns_where_training_data_are_wanted_and_not_there(tmp_path: Path, structure: Any) -> None:
     problem, posterior = fitted(1, structure)
     lw.save(posterior, tmp_path / "posterior.safetensors")
@@ -154,7 +156,11 @@ def test_warns_where_training_data_are_wanted_and_not_there(tmp_path: Path, stru
     torch.testing.assert_close(tuned.prior_precisions, lw.tune(posterior, default(posterior)).prior_precisions)
 
 
-@pytest.mark.parametrize("structure", [lw.Full(), lw.Full(view="functions"), lw.Diagonal()])
+@pytest.mark.parametrize(
+    "structure",
+    [lw.Full(), lw.Full(view="functions"), lw.Diagonal(), lw.Nystrom(3, samples=40, residual=False)],
+    ids=["weights", "functions", "diagonal", "without residual"],
+)
 def test_is_silent_where_they_would_change_nothing(tmp_path: Path, structure: Any) -> None:
     problem, posterior = fitted(1, structure)
     lw.save(posterior, tmp_path / "posterior.safetensors")
@@ -193,3 +199,21 @@ def test_an_interruption_keeps_what_the_evidence_chose(monkeypatch: pytest.Monke
     with pytest.warns(lw.ConvergenceWarning, match="interrupted"):
         tuned = lw.tune(posterior)
     assert torch.equal(tuned.prior_precisions, by_evidence.prior_precisions)
+
+
+@pytest.mark.parametrize(
+    ("structure", "lost"),
+    [(lw.LowRank(3), True), (lw.Nystrom(1, samples=90), True), (lw.LowRank(30), False), (lw.Full(), False)],
+)
+def test_held_out_data_that_take_the_prior_for_noise_are_warned_of(structure: Any, lost: bool) -> None:
+    """Beside few directions the prior's variance explains residuals as well as noise does, which then has no size."""
+    problem = case(1)
+    x = normal(20, 3, seed=5)
+    held_out = (x, problem.model(x).detach() + 0.3 * normal(20, 1, seed=6))
+    posterior = lw.Laplace(lw.Gaussian(100.0), structure=structure).fit(problem.model, (problem.x, problem.y))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        tuned = lw.tune(posterior, held_out)
+    assert any("was taken for the noise" in str(warning.message) for warning in caught) == lost
+    times = float(variance_over_noise(tuned, problem.x))
+    assert times > 1e3 if lost else times < 1.0

@@ -17,6 +17,7 @@ from lapwing.cli.setups import FROM_SETUP, Files, read
 
 if TYPE_CHECKING:
     from lapwing.evaluation.evaluate import Predictor
+    from lapwing.likelihoods import Likelihood
     from lapwing.posteriors import Posterior
     from lapwing.structures import Structure
 
@@ -61,7 +62,7 @@ def fit(
     task = read(setup, "train", *(["validation"] if tune == "validation" else []), files=data)
     make_folder(out, "posterior.safetensors")
     chosen = lw.LastLayer() if weights == "last-layer" else lw.All()
-    likelihood = task.get("likelihood") or likelihood_of(task["train"], task.get("unpack"))
+    likelihood = _calibrated(task.get("likelihood") or likelihood_of(task["train"], task.get("unpack")), task)
     recipe = lw.Laplace(likelihood, structure=held, weights=chosen)
     options = {name: task.get(name) for name in ("output", "unpack")}
     posterior = recipe.fit(task["model"], task["train"], **options)
@@ -117,6 +118,16 @@ def _structure(name: Held, rank: int | None) -> Structure:
     if name not in ranked:
         raise ConfigError(f"--rank with --structure {', '.join(ranked)}", f"--structure {name}", "leaving --rank out")
     return ranked[name](rank=rank)
+
+
+def _calibrated(likelihood: Likelihood, task: Mapping[str, Any]) -> Likelihood:
+    """The likelihood, with the spread of validation data where it has one that is its default and tuning leaves it."""
+    if not likelihood.spread_is_default or "validation" not in task:
+        return likelihood
+    network = lw.baselines.PlainNetwork(task["model"], likelihood, output=task.get("output"))
+    found = network.calibrated(task["validation"], unpack=task.get("unpack")).likelihood
+    say(f"likelihood           {found}")
+    return found
 
 
 def _tuned(posterior: Posterior, by: Tuner, task: Mapping[str, Any]) -> Posterior:

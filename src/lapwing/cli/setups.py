@@ -29,7 +29,7 @@ NAMES = (
 )
 """What a function may return by name; a tuple has them in this order."""
 
-Law = Literal["auto", "categorical", "gaussian", "bernoulli", "poisson"]
+Law = Literal["auto", "categorical", "gaussian", "student-t", "bernoulli", "poisson"]
 """What targets are, by name."""
 
 
@@ -45,7 +45,11 @@ class Files:
         test: Test data, likewise.
         ood: Inputs from elsewhere, likewise; targets may be absent.
         target: Column of a table that is predicted.
-        likelihood: What targets are; auto takes whole numbers for classes and others for real.
+        likelihood: What targets are; auto takes whole numbers for classes and others for real, with Gaussian noise.
+            Of student-t a few may be far off.
+        df: Degrees of freedom of student-t, 4 if not given: the fewer, the less do targets weigh that are far off.
+        scale: Scale of student-t, in the units of the targets; of fit the likeliest for the validation data, if there
+            are any and it is not given, else 1.
     """
 
     train: str | None = None
@@ -54,6 +58,8 @@ class Files:
     ood: str | None = None
     target: str = "y"
     likelihood: Law = "auto"
+    df: float | None = None
+    scale: float | None = None
 
     @property
     def given(self) -> dict[str, str]:
@@ -133,8 +139,9 @@ def read(setup: str, *needed: str, files: Files | None = None, inputs_alone: boo
             f"{setup} to return a tuple or a mapping", f"a {type(result).__name__}", "return model, train"
         )
     task: dict[str, Any] = dict(result if isinstance(result, Mapping) else zip(NAMES, result, strict=False))
-    if files.likelihood != "auto":
-        task["likelihood"] = _likelihood(files.likelihood)
+    likelihood = _likelihood(files)
+    if likelihood is not None:
+        task["likelihood"] = likelihood
     for name, source in files.given.items():
         task[name] = files.read(source, task.get("model"), inputs_alone=inputs_alone or name == "ood")
     unknown = sorted(set(task) - set(NAMES))
@@ -148,15 +155,29 @@ def read(setup: str, *needed: str, files: Files | None = None, inputs_alone: boo
     return task
 
 
-def _likelihood(law: Law) -> Likelihood:
-    """The likelihood of a name."""
+def _likelihood(files: Files) -> Likelihood | None:
+    """The likelihood that is named, with its numbers; ``None`` where none is.
+
+    Raises:
+        ConfigError: If numbers of Student-t noise are given to another.
+    """
+    from lapwing.ground.errors import ConfigError
+
+    given = {"df": files.df, "scale": files.scale}
+    numbers: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if files.likelihood == "student-t":
+        return lw.StudentT(**numbers)
+    if numbers:
+        named = ", ".join(f"--{name}" for name in numbers)
+        got = f"{named} with --likelihood {files.likelihood}"
+        raise ConfigError("--df and --scale with --likelihood student-t", got, f"leaving {named} out")
     kinds: dict[str, Callable[[], Likelihood]] = {
         "categorical": lw.Categorical,
         "gaussian": lw.Gaussian,
         "bernoulli": lw.Bernoulli,
         "poisson": lw.Poisson,
     }
-    return kinds[law]()
+    return None if files.likelihood == "auto" else kinds[files.likelihood]()
 
 
 def is_function(source: str) -> bool:

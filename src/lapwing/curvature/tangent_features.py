@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lapwing.ground.data.inputs import Inputs, chunks, take
-from lapwing.ground.precision import WIDE, wide
+from lapwing.ground.precision import WIDE, Precision, at_least_single, wide
 from lapwing.jacobian.forward_pass import Pass
 from lapwing.jacobian.layers.base import Factor, jacobian_rows
 from lapwing.jacobian.model import Model
@@ -96,7 +96,7 @@ class TangentFeatures:
     def of_pass(self, forward: Pass) -> OutputFeatures:
         """The features of one chunk, whose forward pass is at hand."""
         if not self.by_rows:
-            moved = Columnwise(self.model, forward.inputs).push(self.changes)
+            moved = Columnwise(self.model, forward.inputs).push(self.changes.to(self.model.network.like))
             return OutputFeatures(forward.outputs, wide(moved).movedim(0, -1))
         f = forward.outputs
         blocks = [self._contracted(forward.factors(cotangents)) for cotangents in identity_cotangents(f)]
@@ -164,7 +164,9 @@ class Pairs:
 
 
 def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
-    """``∇_θ f_i(x)`` for each pair (x, i).
+    """``∇_θ f_i(x)`` for each pair (x, i), in float32 of a network in half precision.
+
+    Rows of other pairs lie in the span of these to rounding: that of half precision would be a variance of its own.
 
     Args:
         model: The network and its likelihood.
@@ -174,12 +176,17 @@ def pair_rows(model: Model, pairs: Pairs) -> Float[Tensor, "m d"]:
         One forward and one backward pass of each example.
     """
     network = model.network
-    size = model.chunk(1, network.layout.size)
-    rows = network.like.new_empty(len(pairs), network.size)
+    kept = at_least_single(network.like)
+    products = Precision(kept.dtype)
+    size = model.survey.chunk(1, kept.itemsize, model.limits.training, network.layout.size)
+    rows = kept.new_empty(len(pairs), network.size)
     for place, part in chunks(pairs.inputs, size):
         forward = model.forward(part)
         f = forward.outputs
         chosen = pairs.outputs[place].to(f.device)[:, None]
         cotangent = torch.zeros_like(f).flatten(1).scatter_(1, chosen, 1.0).view_as(f)
-        rows[place] = jacobian_rows(network, forward.factors(cotangent[None]))[:, 0]
+        factors = forward.factors(cotangent[None])
+        if kept.dtype != network.like.dtype:
+            factors = (factor.in_precision(products) for factor in factors)
+        rows[place] = jacobian_rows(network, factors)[:, 0]
     return rows

@@ -206,8 +206,18 @@ def finite_evidence(value: float, what: str = "log evidence") -> float:
     return value
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is a real number; ``True`` and ``False`` are none.
+
+    Example:
+        >>> is_number(1.5), is_number(True), is_number("1.5")
+        (True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:
-    """Refuses what is no positive number, NaN included.
+    """Refuses what is no positive number, NaN and booleans included.
 
     Args:
         name: The option.
@@ -220,7 +230,7 @@ def check_positive(name: str, value: Any, usual: str = "1e-6") -> None:
     Example:
         >>> check_positive("rtol", 1e-6)
     """
-    if not (isinstance(value, numbers.Real) and float(value) > 0):
+    if not (is_number(value) and float(value) > 0):
         raise ConfigError(f"a positive {name}", f"{value!r:.40}", f"{name}={usual}")
 
 
@@ -239,7 +249,7 @@ def check_fraction(name: str, value: Any, hint: str, *, zero: bool = False) -> N
     Example:
         >>> check_fraction("rtol", 0.1, "rtol=1e-6")
     """
-    if not (isinstance(value, numbers.Real) and (0 < float(value) < 1 or (zero and value == 0))):
+    if not (is_number(value) and (0 < float(value) < 1 or (zero and value == 0))):
         expected = f"{name} from 0 and below 1" if zero else f"{name} between 0 and 1"
         raise ConfigError(expected, f"{name}={value!r:.40}", hint)
 
@@ -273,13 +283,15 @@ def precisions_of(whose: str, given: object, hint: str) -> Tensor:
         hint: What to try.
 
     Raises:
-        ConfigError: If one is not a positive finite number.
+        ConfigError: If one is not a positive finite number; a boolean is none.
 
     Example:
         >>> precisions_of("noise", (1, 4), "Gaussian(1.0)").tolist()
         [1.0, 4.0]
     """
     expected = f"positive finite {whose} precisions, one number or a vector"
+    if has_booleans(given):
+        raise ConfigError(expected, f"{given!r:.40}", hint)
     try:
         values = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach().clone()
     except (TypeError, ValueError, RuntimeError) as error:  # what torch raises for strings, None, and ragged tuples
@@ -288,6 +300,22 @@ def precisions_of(whose: str, given: object, hint: str) -> Tensor:
     if bad.numel() or not values.numel() or values.ndim > 1:
         raise ConfigError(expected, f"{bad[0].item():g}" if bad.numel() else f"shape {list(values.shape)}", hint)
     return values
+
+
+def has_booleans(given: object) -> bool:
+    """Whether what came in place of numbers is a boolean, or several values with one among them.
+
+    Example:
+        >>> has_booleans(True), has_booleans((1.0, False)), has_booleans(torch.ones(2, dtype=torch.bool))
+        (True, True, True)
+        >>> has_booleans((1.0, 2.0))
+        False
+    """
+    if isinstance(given, Tensor):
+        return given.dtype == torch.bool
+    if isinstance(given, list | tuple):
+        return any(map(has_booleans, given))
+    return isinstance(given, bool | np.bool_) or (isinstance(given, np.ndarray) and given.dtype == np.bool_)
 
 
 def check_optimiser(optimiser: object, hint: str) -> None:

@@ -119,6 +119,16 @@ def wide(x: Tensor, *, copy: bool = False) -> Tensor:
     return x.to(wide_device(x.device), WIDE, copy=copy)
 
 
+def at_least_single(x: Tensor) -> Tensor:
+    """A tensor in float32 where it has fewer digits, itself otherwise.
+
+    Example:
+        >>> at_least_single(torch.ones(1, dtype=torch.bfloat16)).dtype, at_least_single(torch.ones(1).double()).dtype
+        (torch.float32, torch.float64)
+    """
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def moved(x: Tensor, device: torch.device | str) -> Tensor:
     """A tensor on a device; one of float64 on the CPU, where the device has none."""
     place = torch.device(device)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import numbers
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.checks import check_finite
-from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_fraction, check_kind
+from lapwing.ground.errors import ConfigError, DataError, ShapeError, check_fraction, check_kind, is_number
 from lapwing.ground.precision import wide, wide_device
 from lapwing.metrics.elements import check_all_positive, scalars
 from lapwing.moments import Draws, Moments
@@ -200,7 +199,7 @@ def gaussian_symmetric_kl(moments: Moments, reference: Moments, *, floor: float 
         >>> gaussian_symmetric_kl(wide, narrow)
         tensor([0.5625], dtype=torch.float64)
     """
-    if not (isinstance(floor, numbers.Real) and 0 < floor < 0.5):
+    if not (is_number(floor) and 0 < floor < 0.5):
         raise ConfigError("a floor above 0 and below 0.5", f"floor={floor}", "floor=1e-6")
     difference, (first, second) = _pair(moments, reference)
     for covariance, given in ((first, moments), (second, reference)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -80,6 +81,9 @@ def check_overflow(values: Tensor, what: str, exponents: Tensor) -> Tensor:
 
 class GaussianMarginals(abc.ABC):
     """What is known of Gaussian outputs, each by itself: all of it follows from their means and variances."""
+
+    sampled: ClassVar[bool] = False
+    """Whether all that is known are draws."""
 
     mean: Tensor
 

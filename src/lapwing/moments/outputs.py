@@ -52,7 +52,6 @@ class Normal(Shown, GaussianMarginals):
         ShapeError: If the shapes do not belong together.
     """
 
-    sampled: ClassVar[bool] = False
     mean: Tensor
     covariance: Tensor
     factor: Tensor | None = None
@@ -239,6 +238,15 @@ class Moments(Normal):
         """``R ε`` with ``R Rᵀ`` the covariance without a shift that all outputs share, k columns of noise ε."""
         root = contrast_root(self.covariance).to(noise)
         return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
+
+    @property
+    def dimensions(self) -> int:
+        """Columns r of the R of ``coloured``."""
+        return self.root().shape[-1]
+
+    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
+        """``R ε`` with ``R Rᵀ`` the covariance of each position, for the same k columns of noise ε at all of them."""
+        return self.root() @ noise.to(self.mean)
 
     @property
     def drawn_numbers(self) -> int:

@@ -24,9 +24,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lapwing.ground.data.sources import Batch
-from lapwing.ground.errors import ConvergenceWarning, DataWarning, warn
+from lapwing.ground.errors import ConvergenceWarning, DataWarning, UnsupportedError, warn
 from lapwing.ground.precision import wide
-from lapwing.linalg import BlockDiagonal, Diagonal, LowRank
+from lapwing.linalg import Diagonal, KroneckerChain, LowRank
 from lapwing.moments import Moments
 from lapwing.posteriors import Posterior
 from lapwing.predictive import WideMoments
@@ -49,6 +49,9 @@ FACTORS = (1.0, 1e8)
 ROUNDING = 1.1
 """Times that outputs may vary as much as their noise where that may be rounding: in float32, under the whole curvature
 and a prior so weak that each output is as its observation."""
+
+LOST = 10.0
+"""Times that outputs at training inputs may vary as much as their noise, before the noise is said to be none."""
 
 HALVINGS = 20
 """Of the range of log factors: to a ten-thousandth of a decade."""
@@ -95,10 +98,12 @@ def _mended(posterior: P, progress: bool | None) -> P:
 
 
 def warn_of_no_data(posterior: Posterior) -> None:
-    """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none."""
-    operator = posterior.precision_operator
-    without_noise = isinstance(operator, BlockDiagonal) and posterior.likelihood.noise is None
-    if without_noise or not isinstance(operator, BlockDiagonal | LowRank):
+    """Warn of prior and noise that stay as they are for want of training inputs; the whole curvature needs none.
+
+    Nor does a covariance that has no inverse: it leaves the prior no variance outside of its span.
+    """
+    of_blocks = posterior.leaves_out_correlations and not isinstance(posterior.precision_operator, Diagonal)
+    if not leaves_out_directions(posterior) and (not of_blocks or posterior.likelihood.noise is None):
         return
     warn(
         "without training data the prior and the noise are those of the evidence and the residuals alone, though this "
@@ -106,6 +111,43 @@ def warn_of_no_data(posterior: Posterior) -> None:
         "or too narrow. Try load(path, model, data) with the training data, or tune(posterior, held_out)",
         DataWarning,
     )
+
+
+def leaves_out_directions(posterior: Posterior) -> bool:
+    """Whether a curvature leaves the prior its variance in directions that the data determine."""
+    try:
+        operator = posterior.precision_operator
+    except UnsupportedError:
+        return False
+    return isinstance(operator, KroneckerChain | LowRank)
+
+
+def warn_of_lost_noise(posterior: Posterior) -> None:
+    """Warn where the prior's variance in directions that a structure leaves out was taken for the noise of targets.
+
+    By the bound above training targets leave outputs no more than their noise. Where the curvature leaves directions
+    out, held-out residuals are as well explained by the prior's variance there as by noise: nothing holds the noise
+    then, and the precision of the prior over that of the noise falls as far as it is let.
+
+    Cost:
+        A prediction of at most 128 training examples, where the structure leaves directions out.
+    """
+    if posterior.likelihood.noise is None or posterior.data is None or posterior.wide or not posterior.exact:
+        return
+    if not leaves_out_directions(posterior):
+        return
+    batches = training_examples(posterior, EXAMPLES)
+    if not batches or posterior.by_draws(batches[0].inputs):
+        return
+    times = float(information(posterior, moments_of(posterior, batches)).max())
+    if times > LOST:
+        warn(
+            f"at training inputs outputs vary {times:.3g} times as much as their noise, where data leave them as much "
+            "as that at most: this curvature leaves directions to the prior, whose variance was taken for the noise. "
+            f"The noise of {posterior.fitted!r} is no estimate, and inputs that move those directions little look "
+            "almost certain. Try more directions, rank=, Full() or KFAC(), or tune(posterior) without held-out data",
+            ConvergenceWarning,
+        )
 
 
 def beyond_residuals(posterior: P, batches: Sequence[Batch], progress: bool | None) -> P:

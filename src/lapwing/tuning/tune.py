@@ -23,7 +23,7 @@ from lapwing.tuning.held_out.mixup import Mixup, mixable
 from lapwing.tuning.held_out.validation import Validation
 from lapwing.tuning.method import Method
 from lapwing.tuning.noise import TunesNoise, tuned_by_output
-from lapwing.tuning.training_variance import mended_by_training_variance
+from lapwing.tuning.training_variance import mended_by_training_variance, warn_of_lost_noise
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,8 @@ def tune(
         DataWarning: If the likelihood has a spread that no method chooses, left at its default: that of
             ``NegativeBinomial`` and ``StudentT``; or if the default method would look at the training data, and there
             are none.
+        ConvergenceWarning: If held-out data took the variance that ``LowRank`` or ``Nystrom`` leave the prior for the
+            noise of real targets, of which hardly any is left.
 
     Raises:
         ConfigError: If there is no such method, or unlabelled inputs beside one, or the best values are not positive
@@ -135,6 +137,8 @@ def _tuned(posterior: T, method: Method | Source | None, progress: bool | None) 
         tuned = cast(Any, method).tune(fitted, progress)
     if by_default and real_targets(fitted) and fitted.prior.earlier is None:
         tuned = mended_by_training_variance(tuned, progress)
+    elif isinstance(method, Validation):
+        warn_of_lost_noise(tuned)
     return cast(Any, _told(fitted, tuned, progress))
 
 

@@ -68,11 +68,48 @@ def test_ends_are_the_smallest_counts_that_are_likely_enough(level: float) -> No
         assert math.isfinite(float(end[4]))
 
 
-def test_density_is_averaged_over_the_means(generator: torch.Generator) -> None:
-    p = counts([(0.4, 0.3)])
-    for y in (0.0, 1.0, 4.0):
-        exact = math.log(mixture(lambda known, y=y: known.pmf(y), 0.4, 0.3))
-        assert float(p.log_prob(torch.full((1, 1), y).double(), generator=generator)) == pytest.approx(exact, abs=0.1)
+def test_density_is_that_of_the_mixture() -> None:
+    p = counts(CASES[:4])
+    for y in (0.0, 1.0, 4.0, 300.0):
+        exact = [math.log(mixture(lambda known, y=y: known.pmf(y), *case)) for case in CASES[:4]]
+        assert p.log_prob(torch.full((4, 1), y).double()).tolist() == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize("of", [Counts.of, lambda outputs: OverdispersedCounts.of(outputs, DISPERSION)])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_density_of_a_count_does_not_depend_on_what_it_is_asked_with(
+    of: Any, outputs: int, generator: torch.Generator
+) -> None:
+    mean = torch.randn(9, outputs, generator=generator, dtype=torch.float64)
+    root = torch.randn(9, outputs, outputs, generator=generator, dtype=torch.float64)
+    covariance = 0.1 * root @ root.mT
+    y = torch.randint(0, 9, (9, outputs), generator=generator).double()
+    whole = of(Moments(mean, covariance)).log_prob(y)
+    parts = [of(Moments(mean[k::2], covariance[k::2])).log_prob(y[k::2]) for k in range(2)]
+    torch.testing.assert_close(parts[0], whole[0::2], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(parts[1], whole[1::2], rtol=1e-12, atol=1e-12)
+    wide = BasisMoments(mean, covariance.diagonal(dim1=-2, dim2=-1))
+    alone = Moments(mean, wide.variance.diag_embed())
+    torch.testing.assert_close(of(wide).log_prob(y), of(alone).log_prob(y), rtol=0.05, atol=0.05)
+
+
+def test_the_density_of_several_counts_is_that_of_each_where_they_have_nothing_in_common(
+    generator: torch.Generator,
+) -> None:
+    mean = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    variance = torch.rand(7, 2, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 5, (7, 2), generator=generator).double()
+    together = OverdispersedCounts.of(Moments(mean, variance.diag_embed()), DISPERSION).log_prob(y)
+    each = OverdispersedCounts.of(Moments(mean.view(14, 1), variance.view(14, 1, 1)), DISPERSION)
+    torch.testing.assert_close(together, each.log_prob(y.view(14, 1)).view(7, 2).sum(1), rtol=0.02, atol=0.02)
+
+
+def test_the_density_over_draws_is_the_mean_of_theirs(generator: torch.Generator) -> None:
+    draws = torch.randn(30, 4, 2, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 5, (4, 2), generator=generator).double()
+    each = OverdispersedCounts.of(Draws(draws), DISPERSION)
+    expected = each.log_prob_given(y, draws).sum(-1).exp().mean(0).log()
+    torch.testing.assert_close(each.log_prob(y), expected)
 
 
 def test_draws_have_its_mean_and_variance(generator: torch.Generator) -> None:

@@ -18,13 +18,21 @@ from studies.sampled.setting import Images
 
 SETTING = Setting(quick=True)
 KIND = Kind(partial(cnn, (2, 2, 3)), epochs=30)
-IMAGES = Images.drawn(KIND, 0, SETTING)
-MODEL = KIND.trained(IMAGES.train, 0)
 
 
 @pytest.fixture(scope="module")
-def search() -> Search:
-    return Search.of(MODEL, IMAGES.train, biases=True)
+def images() -> Images:
+    return Images.drawn(KIND, 0, SETTING)
+
+
+@pytest.fixture(scope="module")
+def model(images: Images) -> nn.Module:
+    return KIND.trained(images.train, 0)
+
+
+@pytest.fixture(scope="module")
+def search(model: nn.Module, images: Images) -> Search:
+    return Search.of(model, images.train, biases=True)
 
 
 def test_with_the_hessian_at_the_weights_the_precisions_are_those_that_tuning_finds(search: Search) -> None:
@@ -38,21 +46,23 @@ def test_with_the_hessian_at_the_weights_the_precisions_are_those_that_tuning_fi
     )
 
 
-def test_the_hessian_at_the_mode_is_that_of_the_outputs_of_the_tangent_model(search: Search) -> None:
+def test_the_hessian_at_the_mode_is_that_of_the_outputs_of_the_tangent_model(
+    model: nn.Module, images: Images, search: Search
+) -> None:
     """Written out: ``Σ_i J_iᵀ (diag p_i - p_i p_iᵀ) J_i`` with the probabilities of ``h(w*, x_i)``."""
     expected = search.expectation.expect(search.expectation.first())
     network = search.posterior.network
-    values = {name: value.detach() for name, value in MODEL.named_parameters()}
+    values = {name: value.detach() for name, value in model.named_parameters()}
 
     def outputs(chosen: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(MODEL, values | chosen, (x,))
+        return torch.func.functional_call(model, values | chosen, (x,))
 
-    x = IMAGES.train[0]
+    x = images.train[0]
     chosen = {name: values[name] for name in network.names}
     parts = torch.func.jacrev(outputs)(chosen, x)
     rows = torch.cat([parts[name].flatten(2) for name in network.names], dim=2)
     moved = expected.mode.weights - network.weights
-    p = (MODEL(x).detach() + rows @ moved).softmax(-1)
+    p = (model(x).detach() + rows @ moved).softmax(-1)
     blocks = p.diag_embed() - p[:, :, None] * p[:, None, :]
     naive = torch.einsum("nci,ncb,nbj->ij", rows, blocks, rows)
     found = search.at_mode(expected).curvature.operator.dense()

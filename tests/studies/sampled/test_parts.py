@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 import lapwing as lw
 from benchmarks.command import Setting
@@ -15,8 +16,16 @@ from studies.sampled.setting import Images, exact, trained
 
 SETTING = Setting(quick=True)
 KIND = Kind(partial(cnn, (2, 2, 3)))
-IMAGES = Images.drawn(KIND, 0, SETTING)
-MODEL = trained(KIND, IMAGES, 0, SETTING)
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return Images.drawn(KIND, 0, SETTING)
+
+
+@pytest.fixture(scope="module")
+def model(images: Images) -> nn.Module:
+    return trained(KIND, images, 0, SETTING)
 
 
 @pytest.mark.parametrize("module", [networks, m_steps, evidence])
@@ -25,9 +34,9 @@ def test_examples_of_the_docstrings(module: object) -> None:
     assert found.attempted and not found.failed
 
 
-def test_curves_of_the_exact_covariance_and_of_many_draws_are_the_same() -> None:
+def test_curves_of_the_exact_covariance_and_of_many_draws_are_the_same(model: nn.Module, images: Images) -> None:
     logs = torch.arange(0.0, 3.01, 0.25, dtype=torch.float64)
-    found = {row["method"]: row for row in evidence.curves(MODEL, IMAGES.train, logs, samples=400)}
+    found = {row["method"]: row for row in evidence.curves(model, images.train, logs, samples=400)}
     by_draws = torch.tensor(found["400 draws"]["evidence"])
     exactly = torch.tensor(found[evidence.EXACT]["evidence"])
     assert float((by_draws - exactly).abs().max()) < 0.02 * float(exactly.max() - exactly.min())
@@ -35,10 +44,10 @@ def test_curves_of_the_exact_covariance_and_of_many_draws_are_the_same() -> None
     assert found[evidence.EXACT]["ratio"] == 1.0
 
 
-def test_the_exact_posterior_is_at_no_distance_from_itself() -> None:
-    posterior = exact(MODEL, IMAGES.train)
-    outputs, probs = fidelity.predicted(posterior, IMAGES.test[0])
-    stronger = fidelity.predicted(posterior.with_prior_factor(3.0), IMAGES.test[0])
+def test_the_exact_posterior_is_at_no_distance_from_itself(model: nn.Module, images: Images) -> None:
+    posterior = exact(model, images.train)
+    outputs, probs = fidelity.predicted(posterior, images.test[0])
+    stronger = fidelity.predicted(posterior.with_prior_factor(3.0), images.test[0])
     own = fidelity.distances(outputs, probs, outputs, probs)
     other = fidelity.distances(*stronger, outputs, probs)
     assert own["divergence"] == 0 and own["wasserstein"] < 1e-5

@@ -16,10 +16,14 @@ from studies.sampled.setting import Images, exact
 
 WIDTHS = (2, 2, 3)
 KIND = Kind(partial(cnn, WIDTHS))
-IMAGES = Images.drawn(KIND, 0, Setting(quick=True))
 
 
-def path(epochs: int, schedule: Schedule) -> Tensor:
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return Images.drawn(KIND, 0, Setting(quick=True))
+
+
+def path(images: Images, epochs: int, schedule: Schedule) -> Tensor:
     """The first weights at each step."""
     seen: list[Tensor] = []
 
@@ -29,26 +33,26 @@ def path(epochs: int, schedule: Schedule) -> Tensor:
         model.register_forward_pre_hook(lambda *_: seen.append(first.weight.detach().clone()))
         return model
 
-    Kind(watched).trained(IMAGES.train, 0, epochs, schedule)
+    Kind(watched).trained(images.train, 0, epochs, schedule)
     return torch.stack(seen)
 
 
-def test_at_a_rate_that_stays_more_epochs_are_more_steps_of_the_same_path() -> None:
-    assert len(path(3, "constant")) == 3
-    assert torch.equal(path(5, "constant")[:3], path(3, "constant"))
-    assert not torch.equal(path(5, "cosine")[:3], path(3, "cosine"))
+def test_at_a_rate_that_stays_more_epochs_are_more_steps_of_the_same_path(images: Images) -> None:
+    assert len(path(images, 3, "constant")) == 3
+    assert torch.equal(path(images, 5, "constant")[:3], path(images, 3, "constant"))
+    assert not torch.equal(path(images, 5, "cosine")[:3], path(images, 3, "cosine"))
 
 
-def test_the_distance_is_that_of_the_posteriors_of_both_precisions() -> None:
-    model = KIND.trained(IMAGES.train, 0, 30, "constant")
-    row = training.compared(model, IMAGES)
-    posterior = exact(model, IMAGES.train)
+def test_the_distance_is_that_of_the_posteriors_of_both_precisions(images: Images) -> None:
+    model = KIND.trained(images.train, 0, 30, "constant")
+    row = training.compared(model, images)
+    posterior = exact(model, images.train)
     at_weights = lw.tune(posterior, lw.EvidenceGradient())
     assert row["at_weights"] == pytest.approx(float(at_weights.prior_precisions), rel=1e-6)
     assert row["square_norm"] == pytest.approx(float(posterior.network.weights.square().sum()), rel=1e-12)
     covariances = []
     for a in (row["at_weights"], row["at_mode"]):
-        predicted: Any = posterior.with_hyperparameters(lw.Isotropic(a), posterior.likelihood).predict(IMAGES.test[0])
+        predicted: Any = posterior.with_hyperparameters(lw.Isotropic(a), posterior.likelihood).predict(images.test[0])
         covariances.append(predicted.logits.covariance)
     one, other = covariances
     roots = torch.linalg.eigvals(one @ other).real.clamp_min(0).sqrt()

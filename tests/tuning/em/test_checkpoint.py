@@ -225,6 +225,7 @@ class TestResume:
 
 def tune_until_killed(path: Path) -> None:
     """Tunes in a process of its own, until that is killed in its third step."""
+    torch.set_num_threads(1)  # the others were lost with the fork, and would be waited for
     kill = Counted(maximisation.fixed_point, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
     maximisation.fixed_point = kill  # type: ignore[assignment]
     lw.tune(TOY.fit(lw.MatrixFree()), lw.EM(checkpoint=path, **SMALL))

@@ -6,7 +6,6 @@ import abc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, ClassVar, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError
+from lapwing.ground.errors import ConfigError, ShapeError, UnsupportedError, is_number
 from lapwing.ground.precision import wide
 
 FeatureMap: TypeAlias = Callable[[Float[Tensor, "n p"]], Float[Tensor, "n D"]]
@@ -333,7 +332,7 @@ def _positive(kernel: Kernel, name: str) -> Positive:
     value: Any = getattr(kernel, name)
     known = value.tolist() if isinstance(value, Tensor | np.ndarray) else value
     values = tuple(known) if isinstance(known, tuple | list) else (known,)
-    if not values or not all(isinstance(v, Real) and 0 < float(v) < math.inf for v in values):
+    if not values or not all(is_number(v) and 0 < float(v) < math.inf for v in values):
         raise ConfigError(f"a positive {name}, or one a dimension", f"{name}={known!r:.40}", f"{name}=1.0")
     if isinstance(value, Tensor) and value.requires_grad:
         return value

@@ -11,18 +11,21 @@ from typing import Any, cast, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from lapwing import metrics
 from lapwing.ground import probes
 from lapwing.ground.errors import check_fraction
-from lapwing.ground.precision import wide
+from lapwing.ground.precision import at_least_single, wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.wide import Outputs
+from lapwing.predictive.count_densities import log_density
 from lapwing.predictive.distributions.base import Predictive, plus_diagonal
+from lapwing.predictive.quadrature import sobol_normals
 from lapwing.predictive.quantiles import count_cdf, count_quantile
 
 COUNT_DRAWS = 512
-"""Draws of the rate behind the density of a count."""
+"""Values of the rates behind the density of the counts of several outputs: a power of two, for Sobol points."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,10 +100,31 @@ class CountsOfRates(Predictive, abc.ABC):
     def log_prob(
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None
     ) -> Float[Tensor, " m"]:
-        """See ``Predictive.log_prob``: averaged over ``COUNT_DRAWS`` draws of the rates."""
-        log_rates = self.log_rates.sample(COUNT_DRAWS, generator=generator)
+        """See ``Predictive.log_prob``: of one output an integral, of several an average over quasi-random rates.
+
+        The points are the same at every position and every call: no count depends on what it is asked for with.
+        """
+        log_rates = self.log_rates
+        if log_rates.sampled:
+            return self._averaged(targets, log_rates.draws(COUNT_DRAWS))
+        if log_rates.mean.shape[-1] == 1:
+            (mean,), (variance,) = log_rates.components()
+            exact = log_density(wide(targets).flatten(), mean, variance, self.log_prob_given)
+            return exact.to(at_least_single(log_rates.mean).dtype)
+        marginal = log_rates.marginal()
+        if not marginal.dimensions:
+            return self._averaged(targets, marginal.mean[None])
+        if marginal.dimensions > SobolEngine.MAXDIM:
+            return self._averaged(targets, marginal.sample(COUNT_DRAWS, generator=generator))
+        moved = marginal.coloured(sobol_normals(COUNT_DRAWS, marginal.dimensions).to(marginal.mean))
+        return self._averaged(targets, marginal.mean + moved.movedim(-1, 0))
+
+    def _averaged(
+        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "k *batch c"]
+    ) -> Float[Tensor, " m"]:
+        """Log of the mean probability of the counts of each position together, over values of its log rates."""
         each = self.log_prob_given(targets, log_rates).sum(-1)
-        return torch.logsumexp(each, dim=0).flatten() - math.log(COUNT_DRAWS)
+        return torch.logsumexp(each, dim=0).flatten() - math.log(len(log_rates))
 
     def score_terms(
         self, targets: Float[Tensor, "*batch c"], *, generator: torch.Generator | None = None

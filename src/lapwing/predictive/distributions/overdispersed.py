@@ -12,9 +12,13 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lapwing.ground import probes
+from lapwing.ground.precision import wide
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.distributions.counts import CountsOfRates
 from lapwing.predictive.links import LINEAR
+
+STIRLING = 1e3
+"""From which Stirling's series is right to the last digit of float64."""
 
 
 @final
@@ -73,7 +77,8 @@ def negative_binomial_log_prob(
 ) -> Float[Tensor, "*more c"]:
     """``log Γ(y + r)/(Γ(r) y!) + r log(r / (r + μ)) + y log(μ / (r + μ))`` with μ = e^f and r = 1/α, nats.
 
-    With η = f + log α the last two are -r log(1 + e^η) - y log(1 + e^-η), finite for every f.
+    With η = f + log α the last two are -r log(1 + e^η) - y log(1 + e^-η), finite for every f. In float64: where
+    α is small the terms are far larger than their sum.
 
     Args:
         targets: Counts y.
@@ -81,9 +86,29 @@ def negative_binomial_log_prob(
         dispersion: α.
     """
     r = 1 / dispersion
-    eta = log_means + log(dispersion)
-    ways = torch.lgamma(targets + r) - lgamma(r) - torch.lgamma(targets + 1)
-    return ways - r * softplus(eta, threshold=LINEAR) - targets * softplus(-eta, threshold=LINEAR)
+    y = wide(targets)
+    eta = wide(log_means) + log(dispersion)
+    ways = log_rising(y, r) - torch.lgamma(y + 1)
+    found = ways - r * softplus(eta, threshold=LINEAR) - y * softplus(-eta, threshold=LINEAR)
+    return found.to(torch.promote_types(targets.dtype, log_means.dtype)).to(log_means.device)
+
+
+def log_rising(y: Float[Tensor, "*n"], r: float) -> Float[Tensor, "*n"]:
+    """``log Γ(y + r) - log Γ(r)``, of large r by the difference of Stirling's series.
+
+    Args:
+        y: At least 0, float64.
+        r: Positive.
+
+    Example:
+        >>> log_rising(torch.tensor([2.0]).double(), 3.0).exp(), log_rising(torch.ones(1).double(), 1e15).exp()
+        (tensor([12.0000], dtype=torch.float64), tensor([1.0000e+15], dtype=torch.float64))
+    """
+    if r < STIRLING:
+        return torch.lgamma(y + r) - lgamma(r)
+    x = r + y
+    rest = (1 / x - 1 / r) / 12 - ((1 / x) ** 3 - (1 / r) ** 3) / 360
+    return (r - 0.5) * torch.log1p(y / r) + y * x.log() - y + rest
 
 
 def drawn_negative_binomial(

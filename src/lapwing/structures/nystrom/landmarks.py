@@ -125,7 +125,7 @@ class LandmarkRows:
     @property
     def _row(self) -> int:
         """Bytes of a row."""
-        return self.model.network.size * self.model.network.like.element_size()
+        return self.model.network.size * self.deviations.element_size()
 
 
 def gram_block(

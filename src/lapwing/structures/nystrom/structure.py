@@ -12,7 +12,7 @@ from lapwing.curvature.tangent_features import TangentFeatures
 from lapwing.ground.data.inputs import Inputs
 from lapwing.ground.distributed import check_alone
 from lapwing.ground.errors import ConfigError, check_count, check_fraction, check_kind, check_option
-from lapwing.ground.precision import WIDE, Precision, wide, wide_like
+from lapwing.ground.precision import WIDE, Precision, at_least_single, wide, wide_like
 from lapwing.ground.results import Estimate
 from lapwing.linear.log_det_ratio import metric_root
 from lapwing.posteriors import NystromPosterior, NystromReport, Posterior
@@ -108,7 +108,7 @@ class Nystrom(Structure):
 
         prior = task.prior.diagonal(network.uncertain, wide(network.like))
         with torch.no_grad():
-            deviations = prior.rsqrt().to(network.like)
+            deviations = prior.rsqrt().to(at_least_single(network.like))
             eigenvalues, changes, pairs = span(
                 LandmarkRows(task.model, pool.pairs, deviations, self.max_bytes),  # freed once the span is found
                 self.landmarks,

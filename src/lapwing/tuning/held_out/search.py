@@ -348,7 +348,7 @@ class HeldOutSearch(Generic[P]):
         """
         grid = self.data.grid
         plain = found.plain
-        precision = self.data.posterior.prior_precisions * math.exp(best.log_factor)
+        precision = self.data.posterior.prior_precisions * math.exp(best.log_factor) * best.noise
         losses = f"{best.loss:.4g} nats, {plain:.4g} by the network alone"
         certain = max(best.log_factor, taken.log_factor) >= grid[0]
         network = any(curve.network is not None for curve in found.curves)
@@ -385,7 +385,7 @@ class HeldOutSearch(Generic[P]):
         if best.log_factor >= self.data.grid[0]:
             strongest = best
             rank = "the best"
-        precision = self.data.posterior.prior_precisions * math.exp(strongest.log_factor)
+        precision = self.data.posterior.prior_precisions * math.exp(strongest.log_factor) * strongest.noise
         losses = f"{strongest.loss:.4g} nats, {found.plain:.4g} by the network alone"
         told = f"the strongest prior tried is {rank}, a precision of {float(precision.max()):.3g} ({losses})"
         if strongest.temperature == 1.0:
