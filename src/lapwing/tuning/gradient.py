@@ -243,6 +243,9 @@ def quasi_newton(
     from scipy.optimize import minimize  # half a second to import
 
     groups = len(start.precisions)
+    if with_noise:
+        by_residuals = start.scale.new_tensor(evidence.observations / max(evidence.misfit, LEAST))
+        start = replace(start, scale=by_residuals.clamp(*BOUNDS))
     logs = start.values.log() if with_noise else start.precisions.log()
     points = list[EvidencePoint]()
 
