@@ -237,6 +237,9 @@ def quasi_newton(
 ) -> Iterator[EvidencePoint]:
     """L-BFGS on the log evidence; the effective dimension comes with the gradient ``(γ_g - α_g |θ_g|²) / 2``.
 
+    A noise that is to change starts at most a ``LEAP`` from that of the residuals: in other units of the targets the
+    first step would go far beyond.
+
     Cost:
         A log-determinant and its derivative an evaluation.
     """
@@ -244,8 +247,9 @@ def quasi_newton(
 
     groups = len(start.precisions)
     if with_noise:
-        by_residuals = start.scale.new_tensor(evidence.observations / max(evidence.misfit, LEAST))
-        start = replace(start, scale=by_residuals.clamp(*BOUNDS))
+        by_residuals = evidence.observations / max(evidence.misfit, LEAST)
+        near = start.scale.clamp(by_residuals * math.exp(-LEAP), by_residuals * math.exp(LEAP))
+        start = replace(start, scale=near.clamp(*BOUNDS))
     logs = start.values.log() if with_noise else start.precisions.log()
     points = list[EvidencePoint]()
 
