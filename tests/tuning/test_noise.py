@@ -17,6 +17,7 @@ from torch.distributions import MultivariateNormal
 import lapwing as lw
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
+from lapwing.tuning.held_out.validation import NEAR_ENOUGH
 from lapwing.tuning.noise import gathered, output_residuals
 from tests.posterior_cases import normal, refused, seeded
 
@@ -135,7 +136,7 @@ def test_held_out_residuals_are_as_large_as_predicted_of_each_output() -> None:
     tuned = lw.tune(fit(lw.KFAC()), (x, y))
     predicted = tuned.predict(x)
     whole = ((y - predicted.mean) / predicted.std).square().mean(0)
-    torch.testing.assert_close(whole, torch.ones(3, dtype=torch.float64), rtol=2e-3, atol=0)
+    torch.testing.assert_close(whole, torch.ones(3, dtype=torch.float64), rtol=NEAR_ENOUGH, atol=0)
 
 
 @pytest.mark.parametrize("method", [None, lw.EM(), lw.MacKay(), lw.ELBO()], ids=str)

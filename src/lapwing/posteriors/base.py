@@ -361,11 +361,12 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
             )
         return replace(self, prior=prior, likelihood=likelihood, trace=self.trace + steps, knowledge=None)
 
-    def refitted(self: P, likelihood: Likelihood) -> P:
-        """The posterior with the same prior and link under another likelihood: its curvature is computed again.
+    def refitted(self: P, likelihood: Likelihood, prior: Prior | None = None) -> P:
+        """The posterior with the same link under another likelihood: its curvature is computed again.
 
         Args:
             likelihood: The fitted likelihood, with other noise precisions.
+            prior: The prior, with other precisions; ``None`` for the same.
 
         Raises:
             UnsupportedError: If it is not known how it was fitted, or its training data are not at hand.
@@ -380,7 +381,7 @@ class Posterior(NetworkPredictor, Capabilities, abc.ABC):
                 "Laplace(...).fit, or one noise for all outputs, Gaussian(shared=True)",
             )
         _ = self.model.data  # refuses a posterior without its training data
-        found = self.fitted_by.again(replace(self.model, likelihood=likelihood), self.prior)
+        found = self.fitted_by.again(replace(self.model, likelihood=likelihood), prior or self.prior)
         return cast(P, replace(found, trace=self.trace, link=self.link, temperature=self.temperature))
 
     def with_training_data(self: P, source: Source, unpack: Unpack | None = None) -> P:

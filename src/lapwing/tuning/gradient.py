@@ -237,12 +237,19 @@ def quasi_newton(
 ) -> Iterator[EvidencePoint]:
     """L-BFGS on the log evidence; the effective dimension comes with the gradient ``(γ_g - α_g |θ_g|²) / 2``.
 
+    A noise that is to change starts at most a ``LEAP`` from that of the residuals: in other units of the targets the
+    first step would go far beyond.
+
     Cost:
         A log-determinant and its derivative an evaluation.
     """
     from scipy.optimize import minimize  # half a second to import
 
     groups = len(start.precisions)
+    if with_noise:
+        by_residuals = evidence.observations / max(evidence.misfit, LEAST)
+        near = start.scale.clamp(by_residuals * math.exp(-LEAP), by_residuals * math.exp(LEAP))
+        start = replace(start, scale=near.clamp(*BOUNDS))
     logs = start.values.log() if with_noise else start.precisions.log()
     points = list[EvidencePoint]()
 

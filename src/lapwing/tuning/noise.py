@@ -23,6 +23,7 @@ from lapwing.ground.data.inputs import Inputs, chunks, concatenated
 from lapwing.ground.data.sources import Batch, Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError, warn
 from lapwing.ground.precision import wide, wide_like
+from lapwing.likelihoods import Likelihood
 from lapwing.linear.evidence import LogEvidence
 from lapwing.linear.tangent import Tangent, Target
 from lapwing.posteriors import Posterior
@@ -124,7 +125,7 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
         tuned = method.tune(posterior, progress)
     else:
         noises = start * (rule.first(posterior).to(start) / start).clamp(*BOUNDS)
-        tuned = rule.for_prior.tune(posterior.refitted(posterior.likelihood.with_own_noises(noises)), progress)
+        tuned = rule.for_prior.tune(refitted_in_proportion(posterior, noises), progress)
     moves = torch.zeros_like(start)
     before: Tensor | None = None
     for _ in range(ROUNDS):
@@ -136,8 +137,10 @@ def tuned_by_output(posterior: P, method: TunesNoise, progress: bool | None) -> 
             warn_of_ends(now / start)
             return rule.ended(tuned)
         before = moves
-        before_tuning = posterior if rule.anew else tuned
-        refitted = before_tuning.refitted(tuned.likelihood.with_own_noises(wanted))
+        if rule.anew:
+            refitted = refitted_in_proportion(posterior, wanted)
+        else:
+            refitted = tuned.refitted(tuned.likelihood.with_own_noises(wanted))
         tuned = rule.for_prior.tune(replace(refitted, trace=tuned.trace), progress)
     warn(
         f"after {ROUNDS} rounds the noise precision of an output still moved by {float(moves.abs().max()):.1e}, "
@@ -157,6 +160,22 @@ def noises_now(posterior: Posterior) -> Float[Tensor, " c"]:
     noises = output_noises(posterior)
     assert noises is not None
     return noises
+
+
+def noise_level(likelihood: Likelihood) -> float:
+    """The noise precision, of several outputs their geometric mean; 1 where there is none."""
+    precision = likelihood.noise_precision
+    if precision is None:
+        return 1.0
+    return float(torch.as_tensor(precision, dtype=torch.float64).log().mean().exp())
+
+
+def refitted_in_proportion(posterior: P, noises: Float[Tensor, " c"]) -> P:
+    """The posterior fitted again with other noise precisions, the prior's over their ``noise_level`` as they were."""
+    likelihood = posterior.likelihood.with_own_noises(noises)
+    factor = noise_level(likelihood) / noise_level(posterior.likelihood)
+    prior = posterior.prior.with_precisions(factor * posterior.prior_precisions.cpu())
+    return posterior.refitted(likelihood, prior)
 
 
 def noises_by_evidence(posterior: Posterior, evidence: LogEvidence) -> Float[Tensor, " c"]:

@@ -35,12 +35,21 @@ def nll(posterior: lw.Posterior, data: Any) -> float:
     return lw.evaluate(posterior, data, generator=torch.Generator().manual_seed(0))["nll"]
 
 
-def penalised(step: Any, start: lw.Posterior, targets: int) -> float:
+def penalised(step: Any, start: lw.Posterior, y: Tensor) -> float:
     """What a search minimises: the loss with the share of each target in what temperature and precision cost."""
     penalty = sharpening_penalty(step.temperature or 1.0)
     if not start.likelihood.labels:
-        penalty += math.log10(step.prior_precision[0] / float(start.prior_precisions[0])) ** 2 / 8
-    return step.validation_nll + penalty / targets
+        noise = torch.as_tensor(step.noise_precision).double()
+        moved = torch.tensor(step.prior_precision[0]).log10() - start.prior_precisions[0].log10() - level(noise)
+        moved = moved + level(torch.as_tensor(start.likelihood.noise_precision))
+        free = -level((noise * y.double().var(0, correction=0)).clamp_min(1.0))
+        penalty += float(moved - moved.clamp(free, 0.0)) ** 2 / 8
+    return step.validation_nll + penalty / len(y)
+
+
+def level(precisions: Tensor) -> Tensor:
+    """Decades of their geometric mean."""
+    return precisions.double().log10().mean()
 
 
 class TestSearch:
@@ -58,7 +67,7 @@ class TestSearch:
         case, posterior = fit(name, structure)
         batches = [(x, y) for x, y in zip(*(part.split(3) for part in held_out(case)), strict=True)]
         tuned = lw.tune(posterior, lw.Validation(batches, temperature=False))
-        losses = [penalised(step, posterior, len(case.y[:8])) for step in tuned.trace]
+        losses = [penalised(step, posterior, case.y[:8]) for step in tuned.trace]
         assert losses[-1] == pytest.approx(min(losses), rel=1e-5) and losses[-1] < max(losses)
         assert nll(tuned, batches) == pytest.approx(tuned.trace[-1].validation_nll, rel=1e-4)
         for step in tuned.trace[:11:5]:
@@ -170,9 +179,9 @@ class TestTemperature:
         logits = posterior.predict(new).logits.mean
         scaled = Temperature.fit(logits, targets)
         loss = -float(scaled.probs(logits).gather(1, targets[:, None]).log().mean())
-        best = min(penalised(step, posterior, 60) for step in tuned.trace)
+        best = min(penalised(step, posterior, targets) for step in tuned.trace)
         assert best < loss + sharpening_penalty(scaled.temperature) / 60 + 1e-5
-        assert 60 * (penalised(tuned.trace[-1], posterior, 60) - best) < 1.0
+        assert 60 * (penalised(tuned.trace[-1], posterior, targets) - best) < 1.0
         plain = lw.tune(posterior, lw.Validation((new, targets), temperature=False, bounds=NARROW))
         assert plain.temperature == 1.0 and {step.temperature for step in plain.trace} == {1.0}
 
@@ -236,11 +245,16 @@ class TestRealTargets:
     def test_a_prior_that_data_do_not_determine_stays_near_the_one_before(
         self, noise: tuple[float, ...], view: Any
     ) -> None:
+        """As it is over the noise found, over the spread of the targets, or between."""
         model, (train, new) = self.problem(noise)
         posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full(view=view)).fit(model, train)
         tuned = lw.tune(posterior, new)
-        assert 0.03 < float(tuned.prior_precisions) < 30.0
-        assert tuned.knowledge is not None and 0.3 < tuned.knowledge.factor < 1.0
+        over_spread = 10 ** -float(level(new[1].var(0)))
+        over_noise = 10 ** float(level(torch.tensor(noise) ** -2))
+        assert over_spread < over_noise
+        assert 0.03 * over_spread < float(tuned.prior_precisions) < 30.0 * over_noise
+        assert tuned.knowledge is not None and tuned.knowledge.factor < 1.0
+        assert 0.03 * over_spread < float(tuned.at_knowledge.prior_precisions)
         assert torch.as_tensor(tuned.likelihood.precision).rsqrt().reshape(-1).tolist() == pytest.approx(noise, rel=0.2)
 
     def test_several_outputs_begin_at_the_noise_of_residuals_and_every_round_at_the_prior_before(self) -> None:
@@ -249,8 +263,11 @@ class TestRealTargets:
         trace = lw.tune(posterior, new).trace
         residuals = (new[1] - model(new[0]).detach()).square().mean(0)
         assert trace[0].noise_precision == pytest.approx((1 / residuals).tolist(), rel=1e-6)
-        strongest = [step for step in trace if step.prior_precision[0] == pytest.approx(7e6, rel=1e-9)]
-        assert len(strongest) > 1 and max(step.prior_precision[0] for step in trace) < 7e6 * (1 + 1e-6)
+        over_noise = [
+            step.prior_precision[0] / 10 ** float(level(torch.tensor(step.noise_precision))) for step in trace
+        ]
+        strongest = [ratio for ratio in over_noise if ratio == pytest.approx(7e6, rel=1e-6)]
+        assert len(strongest) > 1 and max(over_noise) < 7e6 * (1 + 1e-6)
 
     @pytest.mark.parametrize(("times", "kept"), [(1.0, True), (1.1, True), (1.25, False), (3.0, False)])
     def test_rounds_end_at_the_network_only_where_it_is_better_by_two_nats(self, times: float, kept: bool) -> None:
@@ -266,22 +283,39 @@ class TestRealTargets:
         ended = rule.ended(posterior)
         assert (ended is posterior) == kept
         if not kept:
-            assert float(ended.prior_precisions) == pytest.approx(1e12)
+            assert float(ended.prior_precisions) == pytest.approx(10 ** float(12 - level(residuals)))
             assert nll(ended, new) == pytest.approx(plain, rel=1e-6)
 
-    @pytest.mark.parametrize(("decades", "price"), [(0.0, 0.0), (3.0, 1.125), (-5.0, 3.125), (6.5, 2.0)])
+    @pytest.mark.parametrize(
+        ("decades", "price"),
+        [(0.0, 0.0), (3.0, 1.125), (-1.0, 0.0), (-2.0, 0.0), (-4.0, 0.5), (-5.0, 1.125), (6.5, 2.0)],
+    )
     def test_the_price_of_a_prior_is_that_of_a_log_normal_one_of_two_decades(
         self, decades: float, price: float
     ) -> None:
-        """A tenfold noise precision takes the prior's along; beyond a millionfold is the network itself."""
+        """Over the noise, and where that is a hundredth of the spread of the targets it may be weaker by two decades.
+
+        Beyond a millionfold is the network itself.
+        """
         model, (train, new) = self.problem((0.05,))
-        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, train)
-        data = held_out_outputs(posterior, [Batch(*new)], (1e-6, 1e6))
+        targets = torch.tensor([0.0, 2.0], dtype=torch.float64).repeat(100)[:, None]
         for noise in (1.0, 10.0):
-            log_factor = math.log(10.0**decades / (noise if decades < 6.0 else 1.0))
-            there = Point(data, posterior.likelihood, log_factor, data.moments(0.0), noise).trial("probit")
+            posterior = lw.Laplace(lw.Gaussian(100.0 / noise), structure=lw.Full()).fit(model, train)
+            data = held_out_outputs(posterior, [Batch(new[0], targets)], (1e-6, 1e6))
+            log_factor = math.log(10.0**decades)
+            there = Point(data, lw.Gaussian(100.0), log_factor, data.moments(0.0), noise).trial("probit")
             assert 200 * there.moving_penalty == pytest.approx(price, abs=1e-9)
             assert there.objective == pytest.approx(there.loss + there.moving_penalty, rel=1e-12)
+
+    def test_targets_that_vary_less_than_their_noise_leave_the_price_of_the_ratio(self) -> None:
+        """One of two outputs is constant, and has no say."""
+        model, (train, new) = self.problem((0.05, 0.05))
+        posterior = lw.Laplace(lw.Gaussian(100.0), structure=lw.Full()).fit(model, train)
+        for varies, price in ((1.0, 0.125), (0.05, 0.5)):
+            targets = torch.tensor([[0.0, 3.0], [2.0 * varies, 3.0]], dtype=torch.float64).repeat(100, 1)
+            data = held_out_outputs(posterior, [Batch(new[0], targets)], (1e-6, 1e6))
+            there = Point(data, posterior.likelihood, math.log(1e-2), data.moments(0.0)).trial("probit")
+            assert 200 * there.moving_penalty == pytest.approx(price, abs=1e-9)
 
     def test_a_precision_without_a_variance_is_passed_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where rounding leaves none, as under the weakest priors."""
@@ -330,7 +364,8 @@ class TestRealTargets:
             lw.tune(posterior, lw.Validation(exact, noise=False, bounds=(0.1, 10.0)))
         twice = exact[0].repeat(2, 1), exact[1].repeat(2, 1)
         with pytest.warns(ConvergenceWarning, match="no added uncertainty"):
-            assert float(lw.tune(posterior, lw.Validation(twice, noise=False)).prior_precisions) > 1e11
+            tuned = lw.tune(posterior, lw.Validation(twice, noise=False))
+        assert float(tuned.prior_precisions) == pytest.approx(400e12)
 
 
 @pytest.mark.parametrize("likelihood", [lw.Poisson(), lw.NegativeBinomial(2.0)], ids=["poisson", "negative binomial"])

@@ -23,6 +23,7 @@ from lapwing.tuning.held_out.examples import evenly, joined
 from lapwing.tuning.held_out.search import HeldOutSearch
 from lapwing.tuning.held_out.trial import Found
 from lapwing.tuning.method import P
+from lapwing.tuning.noise import noise_level
 
 logger = logging.getLogger(__name__)
 
@@ -364,7 +365,7 @@ def factor_to_start(before: Posterior, tuned: Posterior) -> float | None:
 
 def log_factor_between(before: Posterior, tuned: Posterior) -> float:
     """Logarithm of the factor by which tuning multiplied prior precisions, over that of the noise precision."""
-    noise = tuned.noise_scale / before.noise_scale
+    noise = noise_level(tuned.likelihood) / noise_level(before.likelihood)
     return float((tuned.prior_precisions / before.prior_precisions).log().mean()) - math.log(noise)
 
 

@@ -26,12 +26,13 @@ from lapwing.tuning.held_out.temperature import NEAR, NEAREST, least_temperature
 from lapwing.tuning.held_out.trial import CLOSE, ROUNDING, Curve, Found, Trial, difference, least, mean_of
 from lapwing.tuning.hyperparameters import Hyperparameters
 from lapwing.tuning.method import P
+from lapwing.tuning.noise import noise_level
 from lapwing.tuning.result import measured_step, step_of, tunes_noise, with_hyperparameters
 
 logger = logging.getLogger(__name__)
 
 CERTAIN = 1e12
-"""A prior precision under which the posterior is the network, to the last digit."""
+"""A prior precision under which the posterior is the network, to the last digit: over that of the noise, if any."""
 
 WEAKEST = 1e-6
 """Factor of the prior precisions beyond which a weaker prior is no advice."""
@@ -244,7 +245,8 @@ class HeldOutSearch(Generic[P]):
         """Add what the network itself is worth, whose outputs are the means of any moments."""
         certain = [Moments.certain(part.mean) for part in moments]
         found.plain = Point(self.data, self.data.likelihood, 0.0, certain).trial("probit").loss
-        log_certain = math.log(CERTAIN / float(self.data.posterior.prior_precisions.min()))
+        certain_precision = CERTAIN * noise_level(self.data.likelihood)
+        log_certain = math.log(certain_precision / float(self.data.posterior.prior_precisions.min()))
         if self.network and log_certain > self.data.grid[0]:
             for curve, trial in zip(
                 found.curves, self.trials_at(found, log_certain, certain, found.curves), strict=True
@@ -476,10 +478,16 @@ class Point:
     def _moving_penalty(self) -> float:
         """What a prior precision costs that is far from that of the start, nats for all targets together.
 
-            (log₁₀ of their ratio)² / (2 · 2²) for real targets, 2 for the network itself; nothing for classes
+            k² / (2 · 2²) for real targets, 2 for the network itself; nothing for classes
+
+        for k decades from α / ρ to the nearest of ``α₀ / ρ₀ · [1 / (ρ Var y), 1]``, with the noise precision ρ found.
 
         Held-out targets at inputs like those of training hardly tell weak priors apart: the training data determine the
         outputs there, and the noise does the rest. Elsewhere variances grow as the precision falls, without end.
+
+        Weights of the last layer have the units of the targets, as the noise has. What the noise before stood for is
+        open: the noise found, or the spread of the targets, or something between. So that is free. For standardised
+        targets and a noise of 1 before, the spread makes it the precision before.
 
         No price is enough where the expected counts ``e^(m + v/2)`` are ``INFLATED`` times those of the network: a few
         inputs of large v make them any number, while the likelihood of all others still gains.
@@ -490,7 +498,9 @@ class Point:
             return SWITCHED_OFF
         if self.likelihood.counts and inflation(self.data, self.moments) > INFLATED:
             return math.inf
-        decades = (self.log_factor + math.log(self.noise)) / math.log(10.0)
+        weakest_free = -log_spread_over_noise(self.data, self.likelihood, self.moments)
+        nearest_free = min(max(self.log_factor, weakest_free), 0.0)
+        decades = (self.log_factor - nearest_free) / math.log(10.0)
         return decades**2 / (2 * DECADES**2)
 
     def predictions(self, link: Link, temperature: float) -> list[ProbabilitiesOfLogits]:
@@ -556,6 +566,30 @@ def squared_residuals(
     each = torch.stack(sums).sum(0)
     *totals, counted = data.added(*each.tolist(), float(observations))
     return each.new_tensor(totals), counted
+
+
+def log_spread_over_noise(
+    data: HeldOut[Any], likelihood: Likelihood, moments: Sequence[Moments | WideMoments]
+) -> float:
+    """Logarithm of the variance of the targets over that of their noise, 0 at least, a mean over the outputs.
+
+    0 where there is no noise of one size, too.
+
+    Args:
+        data: The held-out data.
+        likelihood: Has the noise precisions.
+        moments: Outputs of each batch, which say how targets are shaped.
+    """
+    if not isinstance(likelihood, Gaussian):
+        return 0.0
+    targets = list[Tensor]()
+    for part, batch in zip(moments, data.batches, strict=True):
+        targets.append(wide(likelihood.canonical_targets(part.mean, batch.targets)).flatten(0, -2))
+    every = torch.cat(targets)
+    counted, *sums = data.added(float(len(every)), *every.sum(0).tolist())
+    squares = (every - every.new_tensor(sums) / counted).square().sum(0)
+    variances = every.new_tensor(data.added(*squares.tolist())) / counted
+    return float((likelihood.precisions(variances) * variances).clamp_min(1.0).log().mean())
 
 
 def noise_factor(data: HeldOut[Any], likelihood: Gaussian, moments: Sequence[Moments | WideMoments]) -> float:
