@@ -171,8 +171,10 @@ def noise_level(likelihood: Likelihood) -> float:
 
 
 def refitted_in_proportion(posterior: P, noises: Float[Tensor, " c"]) -> P:
-    """The posterior fitted again with other noise precisions, the prior's over their ``noise_level`` as they were."""
+    """The posterior fitted again with other noise precisions, a last layer's prior over them as it was."""
     likelihood = posterior.likelihood.with_own_noises(noises)
+    if not posterior.survey.head:
+        return posterior.refitted(likelihood)
     factor = noise_level(likelihood) / noise_level(posterior.likelihood)
     prior = posterior.prior.with_precisions(factor * posterior.prior_precisions.cpu())
     return posterior.refitted(likelihood, prior)

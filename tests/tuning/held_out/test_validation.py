@@ -40,10 +40,12 @@ def penalised(step: Any, start: lw.Posterior, y: Tensor) -> float:
     penalty = sharpening_penalty(step.temperature or 1.0)
     if not start.likelihood.labels:
         noise = torch.as_tensor(step.noise_precision).double()
-        moved = torch.tensor(step.prior_precision[0]).log10() - start.prior_precisions[0].log10() - level(noise)
-        moved = moved + level(torch.as_tensor(start.likelihood.noise_precision))
-        free = -level((noise * y.double().var(0, correction=0)).clamp_min(1.0))
-        penalty += float(moved - moved.clamp(free, 0.0)) ** 2 / 8
+        moved = torch.tensor(step.prior_precision[0]).log10() - start.prior_precisions[0].log10()
+        if start.survey.head:
+            moved = moved - level(noise) + level(torch.as_tensor(start.likelihood.noise_precision))
+            free = -level((noise * y.double().var(0, correction=0)).clamp_min(1.0))
+            moved = moved - moved.clamp(free, 0.0)
+        penalty += float(moved) ** 2 / 8
     return step.validation_nll + penalty / len(y)
 
 

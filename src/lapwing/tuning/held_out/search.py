@@ -32,7 +32,7 @@ from lapwing.tuning.result import measured_step, step_of, tunes_noise, with_hype
 logger = logging.getLogger(__name__)
 
 CERTAIN = 1e12
-"""A prior precision under which the posterior is the network, to the last digit: over that of the noise, if any."""
+"""A prior precision under which the posterior is the network, to the last digit; times that of a noise above 1."""
 
 WEAKEST = 1e-6
 """Factor of the prior precisions beyond which a weaker prior is no advice."""
@@ -245,7 +245,7 @@ class HeldOutSearch(Generic[P]):
         """Add what the network itself is worth, whose outputs are the means of any moments."""
         certain = [Moments.certain(part.mean) for part in moments]
         found.plain = Point(self.data, self.data.likelihood, 0.0, certain).trial("probit").loss
-        certain_precision = CERTAIN * noise_level(self.data.likelihood)
+        certain_precision = CERTAIN * max(1.0, noise_level(self.data.likelihood))
         log_certain = math.log(certain_precision / float(self.data.posterior.prior_precisions.min()))
         if self.network and log_certain > self.data.grid[0]:
             for curve, trial in zip(
@@ -480,14 +480,16 @@ class Point:
 
             k² / (2 · 2²) for real targets, 2 for the network itself; nothing for classes
 
-        for k decades from α / ρ to the nearest of ``α₀ / ρ₀ · [1 / (ρ Var y), 1]``, with the noise precision ρ found.
+        for k decades from α₀ to α; of a last layer from the nearest of ``α₀ / ρ₀ · [1 / (ρ Var y), 1]`` to α / ρ, with
+        the noise precision ρ found.
 
         Held-out targets at inputs like those of training hardly tell weak priors apart: the training data determine the
         outputs there, and the noise does the rest. Elsewhere variances grow as the precision falls, without end.
 
         Weights of the last layer have the units of the targets, as the noise has. What the noise before stood for is
         open: the noise found, or the spread of the targets, or something between. So that is free. For standardised
-        targets and a noise of 1 before, the spread makes it the precision before.
+        targets and a noise of 1 before, the spread makes it the precision before. Weights of the layers below have
+        units of their own, and are most of those that share a precision: it is compared as it is.
 
         No price is enough where the expected counts ``e^(m + v/2)`` are ``INFLATED`` times those of the network: a few
         inputs of large v make them any number, while the likelihood of all others still gains.
@@ -498,6 +500,9 @@ class Point:
             return SWITCHED_OFF
         if self.likelihood.counts and inflation(self.data, self.moments) > INFLATED:
             return math.inf
+        if not self.data.posterior.survey.head:
+            decades = (self.log_factor + math.log(self.noise)) / math.log(10.0)
+            return decades**2 / (2 * DECADES**2)
         weakest_free = -log_spread_over_noise(self.data, self.likelihood, self.moments)
         nearest_free = min(max(self.log_factor, weakest_free), 0.0)
         decades = (self.log_factor - nearest_free) / math.log(10.0)

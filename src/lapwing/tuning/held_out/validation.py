@@ -47,11 +47,11 @@ class Validation:
 
     For real targets a prior precision k decades from the one before costs ``k² / (2 · 2²)`` nats beside the log
     likelihood of all targets, so that where held-out data do not tell weak priors apart, variances far from the data do
-    not grow without end. It is counted over the noise precision ρ, from the nearest of ``α₀ / (ρ₀ Var y)`` to
-    ``α₀ ρ / ρ₀``, whatever the units of the targets. The network itself, with the noise of its residuals, costs 2 nats:
-    error bars are left out only where the data ask for it, and the posterior's likelihood is lower by 2 nats in all, at
-    most. A prior so weak that expected counts are, all together, more than 1.5 times those of the network is not taken,
-    but where the bounds leave no other.
+    not grow without end. That of a last layer is counted over the noise precision ρ, from the nearest of
+    ``α₀ / (ρ₀ Var y)`` to ``α₀ ρ / ρ₀``, whatever the units of the targets. The network itself, with the noise of its
+    residuals, costs 2 nats: error bars are left out only where the data ask for it, and the posterior's likelihood is
+    lower by 2 nats in all, at most. A prior so weak that expected counts are, all together, more than 1.5 times those of
+    the network is not taken, but where the bounds leave no other.
 
     A few hundred labels hardly tell many of them apart. So where a temperature is chosen, not the best is taken but the
     one whose predictions are nearest to the average of all, each weighted by its likelihood of the held-out data:
@@ -65,7 +65,7 @@ class Validation:
             without one the best is taken.
         noise: Whether to choose the noise of a Gaussian likelihood too, that of each output unless they share one.
         bounds: Factors tried, relative to the precisions now; ``None`` for a millionth to a million, and for the
-            network itself, whose posterior has a precision of 1e12, times that of the noise if there is one.
+            network itself, whose posterior has a precision of 1e12, times that of a noise above 1.
         examples: Most of them that are looked at, evenly over all; ``None`` for as many as have 2048 positions.
         seconds: Budget: as many of these are looked at as it buys, 64 at least, spread over all of them. ``"auto"`` for
             three times what the fit took, ten seconds at least; ``None`` for all of them. How many they were is in the
@@ -169,7 +169,7 @@ class Validation:
         if self.bounds is not None or loss <= plain + SWITCHED_OFF / mean_of(data, alone.losses).targets:
             return tuned
         network = tuned.refitted(likelihood)
-        certain_precision = CERTAIN * noise_level(likelihood)
+        certain_precision = CERTAIN * max(1.0, noise_level(likelihood))
         there = Hyperparameters(torch.full_like(network.prior_precisions, certain_precision), network.scale)
         step = replace(measured_step(network, there), validation_nll=plain, validation_examples=data.examples)
         chosen = with_hyperparameters(network, there, (step,))
