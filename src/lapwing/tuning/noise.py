@@ -167,7 +167,7 @@ def noise_level(likelihood: Likelihood) -> float:
     precision = likelihood.noise_precision
     if precision is None:
         return 1.0
-    return float(torch.as_tensor(precision, dtype=torch.float64).log().mean().exp())
+    return float(torch.as_tensor(precision, dtype=torch.float64, device="cpu").log().mean().exp())
 
 
 def refitted_in_proportion(posterior: P, noises: Float[Tensor, " c"]) -> P:
