@@ -1,0 +1,69 @@
+"""Studies that are methods × scores: one call of ``lw.compare`` a network, and its rows as a report has them.
+
+With ``--resume FILE`` each row is written to that file when it is finished, and found there by a second run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+import lapwing as lw
+from benchmarks.command import Setting
+from benchmarks.data import Pair
+from benchmarks.report import Row
+from lapwing import comparison
+from lapwing.comparison import Comparison
+
+
+def nothing_more(row: comparison.Row) -> Row:
+    """No facts beside those of every row."""
+    return {}
+
+
+def compared(
+    setting: Setting,
+    model: nn.Module,
+    train: Pair,
+    test: Pair,
+    *,
+    seed: int = 0,
+    facts: Callable[[comparison.Row], Row] = nothing_more,
+    **options: Any,
+) -> Iterator[Row]:
+    """Every method on one network, a row each.
+
+    Args:
+        setting: Where finished rows are kept, ``setting.resume``.
+        model: The network.
+        train: What methods are fitted to.
+        test: What they are scored on.
+        seed: Of what methods draw.
+        facts: More of a row that has numbers; of one that was found in a file there is no ``predictor``.
+        **options: Of ``lw.compare``.
+    """
+    found = lw.compare(model, train, test, seeds=[seed], out=setting.resume, **options)
+    for row in found.rows:
+        yield row_of(found, row) | (facts(row) if row.runs else {})
+
+
+def row_of(found: Comparison, row: comparison.Row) -> Row:
+    """A row of one run: its numbers, and its NLL less that of the reference with the standard error of a pair.
+
+    Args:
+        found: The comparison.
+        row: One of its rows.
+    """
+    line: Row = {"method": row.method}
+    if row.tuned_by:
+        line["tuned_by"] = row.tuned_by
+    if row.note:
+        return line | {"failure": row.note}
+    (numbers,) = row.runs
+    line |= numbers
+    difference = found.difference(row)
+    if difference is not None:
+        return line | {"difference": difference.value, "difference_error": difference.stderr}
+    return line | {"difference": 0.0}
