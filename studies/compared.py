@@ -1,17 +1,13 @@
-"""Studies that are methods × scores: one call of ``lw.compare`` a network, and its rows as a report has them.
-
-With ``--resume FILE`` each row is written to that file when it is finished, and found there by a second run.
-"""
+"""Studies that are methods × scores: one call of ``lw.compare`` a network, and its rows as a report has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 import lapwing as lw
-from benchmarks.command import Setting
 from benchmarks.data import Pair
 from benchmarks.report import Row
 from lapwing import comparison
@@ -24,7 +20,6 @@ def nothing_more(row: comparison.Row) -> Row:
 
 
 def compared(
-    setting: Setting,
     model: nn.Module,
     train: Pair,
     test: Pair,
@@ -32,21 +27,19 @@ def compared(
     seed: int = 0,
     facts: Callable[[comparison.Row], Row] = nothing_more,
     **options: Any,
-) -> Iterator[Row]:
+) -> list[Row]:
     """Every method on one network, a row each.
 
     Args:
-        setting: Where finished rows are kept, ``setting.resume``.
         model: The network.
         train: What methods are fitted to.
         test: What they are scored on.
         seed: Of what methods draw.
-        facts: More of a row that has numbers; of one that was found in a file there is no ``predictor``.
+        facts: More of a row that has numbers; one that was found in the file ``out=`` has no ``predictor``.
         **options: Of ``lw.compare``.
     """
-    found = lw.compare(model, train, test, seeds=[seed], out=setting.resume, **options)
-    for row in found.rows:
-        yield row_of(found, row) | (facts(row) if row.runs else {})
+    found = lw.compare(model, train, test, seeds=[seed], **options)
+    return [row_of(found, row) | (facts(row) if row.runs else {}) for row in found.rows]
 
 
 def row_of(found: Comparison, row: comparison.Row) -> Row:

@@ -43,8 +43,8 @@ def rows(setting: Setting) -> Iterator[Row]:
             data = read(name, number, setting)
             for network, decay in DECAYS.items():
                 model = trained(data.train, number, decay=decay, **size)
-                for row in compared(setting, model, data.train, data.test, seed=number, methods=RECIPES):
-                    yield {"data": name, "seed": number, "network": network} | row
+                found = compared(model, data.train, data.test, seed=number, methods=RECIPES, out=setting.resume)
+                yield from ({"data": name, "seed": number, "network": network} | row for row in found)
 
 
 STUDY = Study(rows, COLUMNS, seeds=3, needs="the UCI sets")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import lapwing as lw
-from benchmarks.command import Setting
 from benchmarks.report import Row
 from lapwing import comparison
 from lapwing.baselines import Task
@@ -41,7 +41,7 @@ def test_a_row_has_numbers_and_a_difference_of_pairs_or_says_what_stopped_it(mod
         assert row.predictor is not None
         return {"labels": row.predictor.predict(TEST[0]).location.argmax(-1).tolist()}
 
-    plain, kfac, stopped = compared(Setting(), model, *(TRAIN, TEST), facts=facts, methods=METHODS)
+    plain, kfac, stopped = compared(model, TRAIN, TEST, facts=facts, methods=METHODS)
     logits = model(TEST[0]).detach()
     losses = nn.functional.cross_entropy(logits, TEST[1], reduction="none")
     assert plain["nll"] == pytest.approx(float(losses.mean())) and plain["difference"] == 0.0
@@ -53,9 +53,9 @@ def test_a_row_has_numbers_and_a_difference_of_pairs_or_says_what_stopped_it(mod
 
 
 def test_finished_rows_are_found_again(model: nn.Module, tmp_path: Path) -> None:
-    setting = Setting(resume=tmp_path / "rows.jsonl")
-    first = list(compared(setting, model, TRAIN, TEST, seed=3, methods=METHODS))
-    again = list(compared(setting, model, TRAIN, TEST, seed=3, methods=METHODS))
+    options: dict[str, Any] = {"methods": METHODS, "out": tmp_path / "rows.jsonl"}
+    first = compared(model, TRAIN, TEST, seed=3, **options)
+    again = compared(model, TRAIN, TEST, seed=3, **options)
     assert again[1] == pytest.approx(first[1]) and again[1]["fit_seconds"] == first[1]["fit_seconds"]
-    other = list(compared(setting, model, TRAIN, TEST, seed=4, methods=METHODS))
+    other = compared(model, TRAIN, TEST, seed=4, **options)
     assert other[1]["fit_seconds"] != first[1]["fit_seconds"]
