@@ -43,7 +43,7 @@ def compared(
 
 
 def row_of(found: Comparison, row: comparison.Row) -> Row:
-    """A row of one run: its numbers, and its NLL less that of the reference with the standard error of a pair.
+    """A row of one run: its numbers, and each NLL less that of the reference with the standard error of a pair.
 
     Args:
         found: The comparison.
@@ -56,7 +56,23 @@ def row_of(found: Comparison, row: comparison.Row) -> Row:
         return line | {"failure": row.note}
     (numbers,) = row.runs
     line |= numbers
-    difference = found.difference(row)
-    if difference is not None:
-        return line | {"difference": difference.value, "difference_error": difference.stderr}
-    return line | {"difference": 0.0}
+    for name in numbers:
+        score, _, shift = name.partition(":")
+        if score == "nll":
+            line |= differences(found, row, name, f"difference:{shift}" if shift else "difference")
+    return line
+
+
+def differences(found: Comparison, row: comparison.Row, score: str, name: str) -> Row:
+    """A score less that of the reference, which has 0, and its standard error.
+
+    Args:
+        found: The comparison.
+        row: One of its rows.
+        score: The score.
+        name: Of the difference.
+    """
+    difference = found.difference(row, score)
+    if difference is None:
+        return {name: 0.0}
+    return {name: difference.value, f"{name}_error": difference.stderr}
