@@ -52,6 +52,18 @@ def test_a_row_has_numbers_and_a_difference_of_pairs_or_says_what_stopped_it(mod
     assert stopped == {"method": "mistaken", "failure": "RuntimeError: a mistake of its own"}
 
 
+def test_there_is_no_difference_from_a_reference_that_failed(model: nn.Module) -> None:
+    plain, kfac, _ = compared(model, TRAIN, TEST, methods=METHODS, reference="mistaken")
+    assert "nll" in plain and "difference" not in plain and "difference" not in kfac
+
+
+def test_shifts_have_differences_too(model: nn.Module) -> None:
+    shifted = {"noise": (TEST[0] + 1.0, TEST[1])}
+    plain, kfac, _ = compared(model, TRAIN, TEST, methods=METHODS, shifts=shifted)
+    assert plain["difference:noise"] == 0.0
+    assert kfac["difference:noise"] == pytest.approx(kfac["nll:noise"] - plain["nll:noise"], abs=1e-6)
+
+
 def test_finished_rows_are_found_again(model: nn.Module, tmp_path: Path) -> None:
     options: dict[str, Any] = {"methods": METHODS, "out": tmp_path / "rows.jsonl"}
     first = compared(model, TRAIN, TEST, seed=3, **options)
