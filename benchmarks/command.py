@@ -4,7 +4,8 @@
 
 ``--quick`` does with seconds on one core, small networks and generated data; its numbers say nothing. A run in parts,
 one network or method a call, is put together by ``--join PART PART``; studies that measure row by row take the rows of
-an interrupted run, ``--resume FILE``.
+an interrupted run, ``--resume FILE``: its report, or of what runs through ``lw.compare`` the file of finished rows,
+which grows as it goes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Setting:
         epochs: Passes over the data a network is trained for; ``None`` for the study's own choice.
         kept: Folder of trained networks, shared by the studies; ``None`` trains anew.
         device: A torch device, such as ``"cuda"``; see ``Study.devices``.
-        resume: Report of an interrupted run; the same file may be written again.
+        resume: Report of an interrupted run; the same file may be written again. Of what runs through ``lw.compare``
+            the file of its finished rows, to which those of this run are added.
         more: Options of this study alone, by name.
     """
 
@@ -164,7 +166,7 @@ def _add(parser: argparse.ArgumentParser, study: Study) -> None:
     parser.add_argument("--epochs", type=int, help="passes over the data networks are trained for")
     parser.add_argument("--kept", type=Path, help="folder where trained networks are kept")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps, where the benchmark computes there")
-    parser.add_argument("--resume", type=Path, help="report of an interrupted run, whose rows are taken")
+    parser.add_argument("--resume", type=Path, help="report, or finished rows, of an interrupted run")
     parser.add_argument("--join", nargs="+", type=Path, default=(), help="reports to put together, instead of a run")
     for option, (default, words, *_) in study.options.items():
         parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), help=words)

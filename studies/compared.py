@@ -64,7 +64,7 @@ def row_of(found: Comparison, row: comparison.Row) -> Row:
 
 
 def differences(found: Comparison, row: comparison.Row, score: str, name: str) -> Row:
-    """A score less that of the reference, which has 0, and its standard error.
+    """A score less that of the reference, which itself has 0, and its standard error; nothing where they do not pair.
 
     Args:
         found: The comparison.
@@ -72,7 +72,7 @@ def differences(found: Comparison, row: comparison.Row, score: str, name: str) -
         score: The score.
         name: Of the difference.
     """
-    difference = found.difference(row, score)
-    if difference is None:
+    if (row.method, row.tuned_by) == found.reference:
         return {name: 0.0}
-    return {name: difference.value, f"{name}_error": difference.stderr}
+    difference = found.difference(row, score)
+    return {} if difference is None else {name: difference.value, f"{name}_error": difference.stderr}

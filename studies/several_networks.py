@@ -1,6 +1,6 @@
 """Five networks, SWAG, dropout and mean-field inference beside the posterior of one network.
 
-    python -m studies.several_networks --data DIR --json FILE
+    python -m studies.several_networks --data DIR --json FILE [--resume FILE]
 
 Each seed draws other training images, weights and three classes that are left out; the network of a seed is the first
 member of its ensemble. Differences of the test NLL are from the KFAC posterior of that network, tuned by the same
@@ -11,7 +11,7 @@ backward pass two.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,20 +24,13 @@ import lapwing as lw
 from benchmarks.command import Setting, Study, main
 from benchmarks.data import Pair, digits, generator, mnist
 from benchmarks.networks import seeded
-from benchmarks.report import Row, attempt, grouped
+from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, summarised, with_tables
 from benchmarks.training import train
-from lapwing.baselines import (
-    SWAG,
-    DeepEnsemble,
-    Entry,
-    MeanField,
-    MonteCarloDropout,
-    PlainNetwork,
-    Task,
-    VectorScaling,
-)
-from lapwing.evaluation.evaluate import Predictor
+from lapwing import comparison
+from lapwing.baselines import SWAG, DeepEnsemble, MeanField, MonteCarloDropout, VectorScaling
+from lapwing.comparison import Contender, Tuned
+from studies.compared import compared
 from studies.pairs import cnn, flat
 
 PAGE = Path(__file__).parents[1] / "docs" / "baselines.md"
@@ -68,9 +61,11 @@ class Kind:
     build: Callable[[], nn.Module]
 
     def trained(self, pair: Pair, epochs: int, seed: int) -> nn.Module:
-        """A network trained by Adam from the weights of a seed."""
+        """A network trained by Adam from the weights of a seed; dropout draws from a generator of that seed."""
         options: dict[str, Any] = {"rate": 3e-3, "batch": 32, "schedule": "constant", "seed": seed}
-        return train(seeded(self.build, seed), *pair, epochs=epochs, **options)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return train(seeded(self.build, seed), *pair, epochs=epochs, **options)
 
 
 def dropped(build: Callable[[], nn.Module]) -> nn.Module:
@@ -92,29 +87,33 @@ def rows(setting: Setting) -> Iterator[Row]:
         kind = KINDS[name]
         if kind.data == "digits" or setting.data is not None:
             for seed in setting.repeats:
-                for row in of_seed(kind, setting, seed):
-                    yield {"part": name, "seed": seed} | row
+                yield from ({"part": name, "seed": seed} | row for row in of_seed(kind, setting, seed))
 
 
-def of_seed(kind: Kind, setting: Setting, seed: int) -> Iterator[Row]:
+def of_seed(kind: Kind, setting: Setting, seed: int) -> list[Row]:
     """Every method on the networks of a seed."""
     epochs = 3 if setting.quick else setting.epochs or kind.epochs
     train_pair, validation, test, strangers = split(kind, setting, seed)
     models = [kind.trained(train_pair, epochs, MEMBERS * seed + member) for member in range(MEMBERS)]
-    task = Task(models[0], train_pair, validation, generator=generator(seed))
-    found: dict[str, lw.Scores] = {}
-    for name, entry in entries(models).items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            scores, failure = attempt(partial(scored, entry, task, test, strangers))
-        if scores is None:
-            yield {"method": name, "failure": failure}
-            continue
-        found[name] = scores
-        fit_passes, predict_passes = passes(name, epochs)
-        costs = {"fit_passes": float(fit_passes), "predict_passes": float(predict_passes)}
-        difference = {"difference": scores["nll"] - found[REFERENCE]["nll"]} if REFERENCE in found else {}
-        yield {"method": name} | dict(scores) | difference | costs
+
+    def costs(row: comparison.Row) -> Row:
+        fit_passes, predict_passes = passes(row.method, epochs)
+        return {"fit_passes": float(fit_passes), "predict_passes": float(predict_passes)}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compared(
+            models[0],
+            train_pair,
+            test,
+            methods=entries(models),
+            validation=validation,
+            ood=strangers,
+            reference=REFERENCE,
+            seed=seed,
+            facts=costs,
+            out=setting.resume,
+        )
 
 
 def split(kind: Kind, setting: Setting, seed: int) -> tuple[Pair, Pair, Pair, torch.Tensor]:
@@ -135,41 +134,12 @@ def split(kind: Kind, setting: Setting, seed: int) -> tuple[Pair, Pair, Pair, to
     return pairs[0], pairs[1], pairs[2], strangers
 
 
-@dataclass(frozen=True)
-class Posterior:
-    """A Laplace approximation tuned by validation data, as an entry.
-
-    Args:
-        recipe: The recipe.
-    """
-
-    recipe: lw.Laplace
-
-    def fit(self, task: Task) -> Predictor:
-        """Fitted and tuned."""
-        assert task.validation is not None
-        return lw.tune(self.recipe.fit(task.model, task.train), lw.Validation(task.validation))
-
-
-@dataclass(frozen=True)
-class Calibrated:
-    """The plain network with a temperature, or as it is."""
-
-    temperature: bool
-
-    def fit(self, task: Task) -> PlainNetwork:
-        """The network of the task."""
-        return task.network.calibrated(task.held_out("Calibrated")) if self.temperature else task.network
-
-
-def entries(models: list[nn.Module]) -> Mapping[str, Entry]:
-    """The methods by name, that to which the others are compared first."""
+def entries(models: Sequence[nn.Module]) -> dict[str, Contender]:
+    """The methods by name, beside the first network as it is and with a temperature."""
     categorical = lw.Categorical()
     return {
-        REFERENCE: Posterior(lw.Laplace(categorical, structure=lw.KFAC())),
-        "last-layer posterior": Posterior(lw.Laplace(categorical, weights=lw.LastLayer())),
-        "plain network": Calibrated(temperature=False),
-        "temperature scaling": Calibrated(temperature=True),
+        REFERENCE: Tuned(lw.Laplace(categorical, structure=lw.KFAC()), "validation"),
+        "last-layer posterior": Tuned(lw.Laplace(categorical, weights=lw.LastLayer()), "validation"),
         "vector scaling": VectorScaling(),
         "dropout": MonteCarloDropout(),
         "SWAG": SWAG(),
@@ -196,11 +166,6 @@ def passes(method: str, epochs: int) -> tuple[int, int]:
         "mean field": (6 * MeanField().epochs, MeanField().samples),
         "5 networks": (3 * epochs * (MEMBERS - 1), MEMBERS),
     }.get(method, (0, 1))
-
-
-def scored(entry: Entry, task: Task, test: Pair, strangers: torch.Tensor) -> lw.Scores:
-    """The scores of a method."""
-    return lw.evaluate(entry.fit(task), test, ood=strangers)
 
 
 def page(found: Sequence[Row]) -> str:

@@ -10,7 +10,13 @@ STUDIES = {
     "ablation": Study(ablation.rows, ablation.COLUMNS, draw=ablation.draw, seeds=1, needs="MNIST"),
     "stopping": Study(growth.stopping, draw=growth.draw_stopping, needs=CIFAR),
     "rank": Study(growth.rank, needs=CIFAR),
-    "shifted": Study(shifted.rows, verdict=shifted.verdict, draw=shifted.draw, needs=CIFAR),
+    "shifted": Study(
+        shifted.rows,
+        verdict=shifted.verdict,
+        draw=shifted.draw,
+        needs=CIFAR,
+        options={"seconds": (shifted.SECONDS, "what a method may take")},
+    ),
 }
 
 if __name__ == "__main__":

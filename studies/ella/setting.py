@@ -115,6 +115,12 @@ class Ella:
         return cls(Task.read(NETWORK, setting, amount.images), amount, setting)
 
     @property
+    def fitted(self) -> Pair:
+        """The training images behind the curvature of the other methods."""
+        x, y = self.task.train
+        return x[: self.amount.fitted], y[: self.amount.fitted]
+
+    @property
     def precision(self) -> float:
         """The prior precision of the paper's rule: N γ for N training images and a weight decay γ, ``1 / σ₀²``."""
         return self.task.examples * DECAY
@@ -208,16 +214,58 @@ class Ella:
 
 def predicted(within: Compression, known: Known) -> Float[Tensor, "n c"]:
     """Probabilities by Monte Carlo over the logits, with the same draws every time."""
+    return averaged(outputs(within, known)).probs
+
+
+def outputs(within: Compression, known: Known) -> Moments:
+    """Uncertain logits inside the span of the leading directions."""
     rank = len(within.upper)
-    outputs = within.moments(OutputFeatures(known.mean, known.values[..., :rank]), None)
-    return averaged(outputs)
+    return within.moments(OutputFeatures(known.mean, known.values[..., :rank]), None)
 
 
-def averaged(outputs: Moments) -> Float[Tensor, "n c"]:
-    """Probabilities of uncertain logits, averaged over draws of these, the same every time."""
-    found = lw.Categorical().predictive(outputs, "mc", samples=SAMPLES, generator=generator())
+def averaged(logits: Moments) -> Classification:
+    """Classes by uncertain logits, averaged over draws of these, the same every time."""
+    found = lw.Categorical().predictive(logits, "mc", samples=SAMPLES, generator=generator())
     assert isinstance(found, Classification)
-    return found.probs
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyStopped:
+    """ELLA with as many training images as the validation images allow, as an entry of a comparison.
+
+    Args:
+        ella: Its directions, and what they say of images.
+    """
+
+    ella: Ella
+
+    def fit(self, task: lw.baselines.Task) -> StoppedPosterior:
+        """The posterior, of the images of ``ella``."""
+        return StoppedPosterior(self.ella, self.ella.compression(self.ella.stopped_at()))
+
+
+@dataclass(frozen=True, eq=False)
+class StoppedPosterior:
+    """ELLA after some training images: it predicts by draws of the logits, as the source does.
+
+    Args:
+        ella: Its directions.
+        within: The posterior inside their span.
+    """
+
+    ella: Ella
+    within: Compression
+
+    @property
+    def likelihood(self) -> lw.Categorical:
+        """p(y | f)."""
+        return lw.Categorical()
+
+    def predict(self, x: Tensor) -> Classification:
+        """The classes of images."""
+        unlabelled = x, torch.empty(0, dtype=torch.long)
+        return averaged(outputs(self.within, self.ella.known(unlabelled)))
 
 
 def scores(probs: Tensor, labels: Tensor, names: Sequence[str] = ("nll", "ece", "accuracy", "brier")) -> Row:

@@ -3,18 +3,17 @@
     python -m studies.ella shifted --data DIR --json FILE [--resume FILE] [--only KFAC ...] [--figure FILE]
 
 The first 300 test images stop ELLA, fit the temperature and tune prior, link and temperature of the others; all are
-scored on the other 717. *Corrupted*: the first of these, each by one of fourteen corruptions, at severities 1 to 5, the
-same images for every method. *Elsewhere*: images of CIFAR-100, whose classes the network does not know; every answer
-there is wrong, so few of the answers with a confidence of at least τ should be errors. ``..._prior_alone`` are scores
-where only the prior was tuned and the logits are drawn, as the source has it.
+scored on the other 717 by ``lw.compare``. *Corrupted*: the first of these, each by one of fourteen corruptions, at
+severities 1 to 5, the same images for every method. *Elsewhere*: images of CIFAR-100, whose classes the network does
+not know; every answer there is wrong, so few of the answers with a confidence of at least τ should be errors. Of
+"prior alone" only the prior is tuned and the logits are drawn, as the source has it. A method that takes more than
+``--seconds`` has a row that says so.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,22 +23,20 @@ from torch import Tensor
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.data import CHECKPOINTS, Pair, generator
-from benchmarks.report import Row, figure, tried
-from benchmarks.tasks import VALIDATION, moments, probabilities
+from benchmarks.report import Row, figure
+from benchmarks.tasks import VALIDATION
+from lapwing import comparison
+from lapwing.comparison import Contender, Tuned
 from lapwing.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from lapwing.evaluation.plain_network import PlainNetwork
-from lapwing.ground.data.sources import Data
-from lapwing.posteriors import Posterior
-from lapwing.predictive import Classification, Moments
-from lapwing.tuning.held_out.budget import Budget
-from lapwing.tuning.held_out.outputs import held_out_outputs
-from lapwing.tuning.held_out.validation import FACTORS
-from studies import links
-from studies.ella.setting import NETWORK, SAMPLES, SOURCE, Ella, averaged, predicted, scores
+from studies.compared import compared
+from studies.ella.setting import NETWORK, SOURCE, EarlyStopped, Ella
 from studies.published import beside_published
 
 THRESHOLDS = tuple(k / 20 for k in range(21))
 SHOWN = (0.5, 0.7, 0.9)
+
+SECONDS = 3600.0
+"""What a method may take."""
 
 RECIPES: Mapping[str, dict[str, Any]] = {
     "last layer": {"weights": lw.LastLayer(), "structure": lw.Full(view="weights")},
@@ -47,19 +44,17 @@ RECIPES: Mapping[str, dict[str, Any]] = {
 }
 """What ELLA is compared with, beside the network alone and its temperature."""
 
-METHODS = ("network alone", "temperature scaling", "ELLA", *RECIPES)
-
 PUBLISHED = {
-    ("network alone", "nll"): 0.282,
-    ("network alone", "ece"): 0.039,
-    ("network alone", "accuracy"): 0.926,
+    ("plain network", "nll"): 0.282,
+    ("plain network", "ece"): 0.039,
+    ("plain network", "accuracy"): 0.926,
     ("ELLA", "nll"): 0.233,
     ("ELLA", "ece"): 0.009,
     ("ELLA", "accuracy"): 0.925,
-    ("last layer", "nll_prior_alone"): 0.269,
-    ("last layer", "ece_prior_alone"): 0.034,
-    ("KFAC", "nll_prior_alone"): 0.852,
-    ("KFAC", "ece_prior_alone"): 0.467,
+    ("last layer, prior alone", "nll"): 0.269,
+    ("last layer, prior alone", "ece"): 0.034,
+    ("KFAC, prior alone", "nll"): 0.852,
+    ("KFAC, prior alone", "ece"): 0.467,
 }
 """The source's scores of this network on all test images, by method and score."""
 
@@ -112,108 +107,68 @@ def worse(images: Tensor, severity: int) -> Tensor:
     return changed
 
 
-Predict = Callable[[Tensor], Mapping[str, Tensor]]
-"""From images to probabilities, by the ways a method is tuned; the first, named "", is the one that is shown."""
-
-
 def rows(setting: Setting) -> Iterator[Row]:
     """A row a method."""
-    ella = Ella.read(setting)
+    ella = Ella.read(replace(setting, only=(), resume=None))  # the same entry, whatever else is asked for
     images = Images.of(ella)
-    for name in setting.among(METHODS):
-        yield setting.resumed({"method": name}, partial(measured, ella, images, name))
-
-
-def measured(ella: Ella, images: Images, name: str) -> Row:
-    """A method on all images; the seconds are the processor's."""
-    method, row = tried(lambda: fitted(ella, name), "fit_seconds", time.process_time)
-    if method is None:
-        return row
-    predict, facts = method
-    found, cost = tried(lambda: judged(predict, images), "predict_seconds", time.process_time)
-    row |= cost | {"failure": row["failure"] or cost["failure"]}
-    return row | facts | (found or {})
-
-
-def fitted(ella: Ella, name: str) -> tuple[Predict, Row]:
-    """What predicts, and what was chosen for it."""
-    network = PlainNetwork(ella.task.model)
-    if name == "network alone":
-        return lambda x: {"": probabilities(network, x)}, {}
-    if name == "temperature scaling":
-        calibrated = network.calibrated(ella.task.held_out)
-        assert calibrated.temperature is not None
-        return lambda x: {"": probabilities(calibrated, x)}, {"temperature": calibrated.temperature.temperature}
-    if name == "ELLA":
-        images = ella.stopped_at()
-        within = ella.compression(images)
-        nothing = torch.empty(0, dtype=torch.long)
-        chosen: Row = {"precision": ella.precision, "stopped_at": float(images)}
-        return lambda x: {"": predicted(within, ella.known((x, nothing)))}, chosen
-    return by_recipe(ella, RECIPES[name])
-
-
-def by_recipe(ella: Ella, options: Mapping[str, Any]) -> tuple[Predict, Row]:
-    """A posterior tuned by the validation images, with its link and temperature, and by its prior alone."""
-    x, y = ella.task.train
-    train = (x[: ella.amount.fitted], y[: ella.amount.fitted])
-    likelihood = lw.Categorical(weight=ella.task.examples / len(train[1]))
-    posterior = lw.Laplace(likelihood, **options).fit(ella.task.model, train, generator=generator())
-    held_out = held_out_outputs(
-        posterior, list(Data(ella.task.held_out, like=posterior.network.like)), FACTORS, Budget()
+    entries = methods(ella)
+    yield from compared(
+        ella.task.model,
+        ella.fitted,
+        images.test,
+        methods={name: entries[name] for name in setting.among(entries)},
+        validation=ella.task.held_out,
+        shifts={shift_name(severity): pair for severity, pair in images.corrupted.items()},
+        ood=images.far,
+        facts=rejected,
+        budget_seconds=setting.more["seconds"],
+        out=setting.resume,
     )
-    tuned = links.found(held_out, None, temperature=True)
-    by_prior = links.found(held_out, "mc", temperature=False)
-
-    def predict(x: Tensor) -> Mapping[str, Tensor]:
-        of_tuned, of_prior = moments(posterior, x, [tuned, by_prior])
-        return {"": through(tuned, of_tuned), "_prior_alone": averaged(of_prior)}
-
-    chosen: Row = {"fitted": float(len(train[1])), "precision": float(tuned.prior_precisions[0]), "was": [tuned.link]}
-    chosen |= {"temperature": tuned.temperature, "precision_prior_alone": float(by_prior.prior_precisions[0])}
-    return predict, chosen
 
 
-def through(posterior: Posterior, outputs: Moments) -> Tensor:
-    """Probabilities of uncertain logits, by the link and temperature of a posterior."""
-    found = posterior.likelihood.predictive(
-        outputs, posterior.link, temperature=posterior.temperature, samples=SAMPLES, generator=generator()
-    )
-    assert isinstance(found, Classification)
-    return found.probs
+def methods(ella: Ella) -> dict[str, Contender]:
+    """ELLA, and each recipe tuned by the validation images: with its link and temperature, and by its prior alone."""
+    held_out = ella.task.held_out
+    likelihood = lw.Categorical(weight=ella.task.examples / len(ella.fitted[1]))
+    tuned = lw.Validation(held_out, seconds=None)
+    by_prior = lw.Validation(held_out, link="mc", temperature=False, seconds=None)
+    found: dict[str, Contender] = {"ELLA": EarlyStopped(ella)}
+    for name, options in RECIPES.items():
+        recipe = lw.Laplace(likelihood, **options)
+        found[name] = Tuned(recipe, tuned)
+        found[f"{name}, prior alone"] = Tuned(recipe, by_prior, link="mc")
+    return found
 
 
-def judged(predict: Predict, images: Images) -> Row:
-    """Scores on test images, at every severity, and with images from elsewhere among them."""
-    x, y = images.test
-    inside = predict(x)
-    row: Row = {}
-    for way, probs in inside.items():
-        row |= {f"{name}{way}": value for name, value in scores(probs, y).items()}
-    for severity, (worse_x, labels) in images.corrupted.items():
-        probs = inside[""][: len(labels)] if severity == 0 else predict(worse_x)[""]
-        found = scores(probs, labels, ["nll", "ece", "accuracy"])
-        row |= {f"{name}_{severity}": value for name, value in found.items()}
-    return row | rejection(inside[""], y, predict(images.far)[""])
+def shift_name(severity: int) -> str:
+    """What the images of a severity are called."""
+    return f"severity {severity}"
 
 
-def rejection(inside: Tensor, labels: Tensor, outside: Tensor) -> Row:
+def rejected(row: comparison.Row) -> Row:
+    """What a method's confidence is worth where images from elsewhere are among the test images."""
+    (examples,) = row.examples
+    values = examples.values
+    return rejection(values["confidence"], values["correct"], 1 - values["foreign_uncertainty"])
+
+
+def rejection(inside: Tensor, correct: Tensor, outside: Tensor) -> Row:
     """Errors above and below each confidence, the shares of images there, and how well confidence tells them apart.
 
     Args:
-        inside: Probabilities of the test images.
-        labels: Their labels.
-        outside: Probabilities of the others, whose answers are all wrong.
+        inside: Confidence in the answer to each test image.
+        correct: Whether it is right.
+        outside: Confidence in the answers to the others, which are all wrong.
     """
-    confidence = torch.cat([inside.amax(-1), outside.amax(-1)])
-    wrong = torch.cat([inside.argmax(-1) != labels, torch.ones(len(outside), dtype=torch.bool)]).double()
+    confidence = torch.cat([inside, outside])
+    wrong = torch.cat([1 - correct.double(), torch.ones(len(outside), dtype=torch.float64)])
     above: list[float | None] = []
     below: list[float | None] = []
     for threshold in THRESHOLDS:
         sure = confidence >= threshold
         above.append(float(wrong[sure].mean()) if bool(sure.any()) else None)
         below.append(float(wrong[~sure].mean()) if bool((~sure).any()) else None)
-    row: Row = {"auroc": lw.metrics.auroc(1 - inside.amax(-1), 1 - outside.amax(-1))}
+    row: Row = {"auroc": lw.metrics.auroc(1 - inside, 1 - outside)}
     row |= {f"share_{t:g}": float((confidence >= t).double().mean()) for t in SHOWN}
     row |= {f"error_{t:g}": above[THRESHOLDS.index(t)] for t in SHOWN}
     return row | {"thresholds": list(THRESHOLDS), "error_above": above, "error_below": below}
@@ -224,9 +179,7 @@ def verdict(found: Sequence[Row]) -> Iterator[Row]:
     for row in found:
         for (method, score), value in PUBLISHED.items():
             if row.get("method") == method and score in row:
-                name, _, alone = score.partition("_")
-                quantity = f"{name} of {method}, ResNet-20" + (", prior alone tuned" if alone else "")
-                yield beside_published(quantity, row[score], value, f"{SOURCE}, table 1")
+                yield beside_published(f"{score} of {method}, ResNet-20", row[score], value, f"{SOURCE}, table 1")
 
 
 def draw(found: Sequence[Row]) -> Any:
@@ -234,10 +187,12 @@ def draw(found: Sequence[Row]) -> Any:
     made = figure(14.0, 4.0, 3)
     nll, ece, errors = made.axes
     for row in found:
-        if "nll_5" in row:
+        if "nll" in row:
             for panel, score in ((nll, "nll"), (ece, "ece")):
                 severities = (0, *SEVERITIES)
-                panel.plot(severities, [row[f"{score}_{k}"] for k in severities], marker="o", label=row["method"])
+                panel.plot(
+                    severities, [row[f"{score}:{shift_name(k)}"] for k in severities], marker="o", label=row["method"]
+                )
             points = zip(row["thresholds"], row["error_above"], strict=True)
             line = [(t, e) for t, e in points if e is not None]
             errors.plot(*zip(*line, strict=True), label=row["method"])

@@ -102,13 +102,12 @@ def regressions() -> str:
 def structures() -> str:
     """Every structure tuned by default, over all sets and splits, less the network with the noise of its residuals."""
     heads = {"network": "<", "structure": "<", "NLL − plain": ">", "median": ">", "better": ">", "95 % cover": ">"}
-    plain = {(each["network"], each["data"], each["seed"]): each for each in of_each(PLAIN)}
     lines = []
-    for network in dict.fromkeys(each["network"] for each in plain.values()):
+    for network in dict.fromkeys(each["network"] for each in of_each(PLAIN)):
         for method in dict.fromkeys(each["method"] for each in rows("uci-structures") if "seed" in each):
             found = [each for each in of_each(method) if each["network"] == network]
-            apart = [each["nll"] - plain[network, each["data"], each["seed"]]["nll"] for each in found]
-            cover = f"{100 * statistics.fmean(each['coverage'] for each in found):.1f} %"
+            apart = [each["difference"] for each in found]
+            cover = f"{100 * statistics.fmean(each['picp'] for each in found):.1f} %"
             if method == PLAIN:
                 lines.append([network, method, "0", "0", "–", cover])
                 continue
@@ -120,5 +119,6 @@ def structures() -> str:
 
 
 def of_each(method: str) -> list[Row]:
-    """The rows of one structure, of every set and split."""
-    return [each for each in rows("uci-structures", method=method) if "seed" in each and not each.get("summary")]
+    """The rows of one structure that has numbers, of every set and split."""
+    found = rows("uci-structures", method=method)
+    return [each for each in found if "seed" in each and "nll" in each and not each.get("summary")]

@@ -8,8 +8,8 @@ from benchmarks.report import Row, grouped
 from benchmarks.table import markdown, summarised
 from lapwing.evaluation.corruptions import SEVERITIES
 from studies.ella.growth import VARIANCES
-from studies.ella.shifted import PUBLISHED, SHOWN
-from studies.pages.reports import tables_of_studies
+from studies.ella.shifted import PUBLISHED, SHOWN, shift_name
+from studies.pages.reports import difference, tables_of_studies
 from studies.published import to_three_places
 
 
@@ -58,23 +58,26 @@ def of_shifted(found: Sequence[Row]) -> Iterator[str]:
     """Scores on test images beside those of the source, at each severity, and with images from elsewhere."""
     lines: list[Row] = []
     for row in found:
-        line = to_three_places(row, "nll", "ece", "accuracy", "nll_prior_alone", "ece_prior_alone")
+        line = to_three_places(row, "nll", "ece", "accuracy")
+        if "difference_error" in row:
+            line["difference"] = difference(row["difference"], row["difference_error"], 3)
         for score in ("nll", "ece"):
-            values = [PUBLISHED.get((row["method"], name)) for name in (score, f"{score}_prior_alone")]
-            line[f"{score}_published"] = next((f"{value:.3f}" for value in values if value is not None), None)
+            value = PUBLISHED.get((row["method"], score))
+            line[f"{score}_published"] = None if value is None else f"{value:.3f}"
         lines.append(line)
-    columns = {"method": "method", "nll": "NLL", "ece": "ECE", "accuracy": "accuracy"}
-    columns |= {"nll_prior_alone": "NLL, prior alone", "ece_prior_alone": "ECE, prior alone"}
-    yield markdown(lines, columns | {"nll_published": "published NLL", "ece_published": "published ECE"})
+    columns = {"method": "method", "nll": "NLL", "difference": "less that of temperature scaling", "ece": "ECE"}
+    columns |= {"accuracy": "accuracy", "nll_published": "published NLL", "ece_published": "published ECE"}
+    yield markdown(lines, columns)
+    scored = [row for row in found if "nll" in row]
     for score, word in (("nll", "NLL"), ("ece", "ECE")):
-        names = [f"{score}_{k}" for k in (0, *SEVERITIES)]
-        columns = {"method": f"{word} at severity"} | {name: name[-1] for name in names}
-        yield markdown([to_three_places(row, *names) for row in found], columns)
+        names = {f"{score}:{shift_name(k)}": f"{k}" for k in (0, *SEVERITIES)}
+        columns = {"method": f"{word} at severity"} | names
+        yield markdown([to_three_places(row, *names) for row in scored], columns)
     names = ["auroc", *(f"error_{t:g}" for t in SHOWN), *(f"share_{t:g}" for t in SHOWN)]
     columns = {"method": "method, a quarter from elsewhere", "auroc": "AUROC"}
     columns |= {f"error_{t:g}": f"error, τ = {t:g}" for t in SHOWN}
     columns |= {f"share_{t:g}": f"kept, τ = {t:g}" for t in SHOWN}
-    yield markdown([to_three_places(row, *names) for row in found], columns)
+    yield markdown([to_three_places(row, *names) for row in scored], columns)
 
 
 TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {

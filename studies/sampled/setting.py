@@ -71,8 +71,12 @@ def fitted(model: nn.Module, data: Pair, prior: lw.Prior, *, biases: bool = True
         **choices: Structure and curvature, as ``lw.Laplace`` takes them.
     """
     with quietly():
-        recipe = lw.Laplace(lw.Categorical(), prior=prior, weights=features(model, biases=biases), **choices)
-        return recipe.fit(model, data)
+        return recipe(model, prior, biases=biases, **choices).fit(model, data)
+
+
+def recipe(model: nn.Module, prior: lw.Prior, *, biases: bool = True, **choices: Any) -> lw.Laplace:
+    """The recipe of a posterior in the weights that are features; arguments as those of ``fitted``."""
+    return lw.Laplace(lw.Categorical(), prior=prior, weights=features(model, biases=biases), **choices)
 
 
 @contextmanager

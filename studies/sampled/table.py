@@ -3,7 +3,7 @@
 Each network has one posterior with the whole covariance, and four choices of its prior: a single precision or one for
 each layer, of largest evidence at the trained weights (``EvidenceGradient``) or at the mode of the tangent model
 (``EM``). Beside them the network alone, and with a temperature chosen on held-out images. All are scored on the same
-test images; differences are from temperature scaling, seed by seed.
+test images by ``lw.compare``; differences are from temperature scaling, image by image.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from torch import Tensor, nn
+from torch import nn
 
 import lapwing as lw
 from benchmarks.command import Setting
 from benchmarks.report import Row
-from benchmarks.tasks import probabilities, scored
-from lapwing.evaluation.plain_network import PlainNetwork
+from lapwing import comparison
+from lapwing.comparison import Tuned
 from lapwing.posteriors import Posterior
 from lapwing.tuning import Method
+from studies.compared import compared
 from studies.published import beside_published
 from studies.sampled.networks import KINDS
-from studies.sampled.setting import SOURCE, START, Images, exact, quietly, trained
+from studies.sampled.setting import SOURCE, START, Images, quietly, recipe, trained
 
 STEPS = 10
 """Of expectation maximisation: with a precision for each layer it need not end."""
 
 PRIORS: Mapping[str, lw.Prior] = {"single": lw.Isotropic(START), "layerwise": lw.Layerwise(START)}
 WHERE: Mapping[str, Method] = {"mode": lw.EM(steps=STEPS), "weights": lw.EvidenceGradient()}
+CHOICES = {f"evidence at the {where}, {prior}": (where, prior) for where, prior in product(WHERE, PRIORS)}
+"""Where the evidence is, and the prior whose precisions it chooses, by the name of the method."""
+
 PUBLISHED: Mapping[tuple[str, str], tuple[float, ...]] = {
     ("mode", "single"): (0.162, 0.025, 0.017, 0.017, 0.055),
     ("mode", "layerwise"): (0.162, 0.025, 0.016, 0.016, 0.061),
@@ -37,8 +41,6 @@ PUBLISHED: Mapping[tuple[str, str], tuple[float, ...]] = {
 }
 """Test NLL of table 5.1, on MNIST, in the order of ``KINDS``."""
 
-ALONE = "network alone"
-SCALED = "temperature scaling"
 COLUMNS = ("nll", "difference", "accuracy", "ece", "precision")
 
 
@@ -49,41 +51,39 @@ def rows(setting: Setting) -> Iterator[Row]:
         for seed in setting.repeats:
             images = Images.drawn(kind, seed, setting)
             model = trained(kind, images, seed, setting)
-            priors = ("single",) if setting.quick else tuple(PRIORS)
-            for found in of_network(model, images, priors):
-                yield {"part": name, "seed": seed} | found
+            methods = posteriors(model, ("single",) if setting.quick else tuple(PRIORS))
+            with quietly():
+                found = compared(
+                    model,
+                    images.train,
+                    images.test,
+                    validation=images.held_out,
+                    methods=methods,
+                    seed=seed,
+                    facts=precisions,
+                )
+            yield from ({"part": name, "seed": seed} | row for row in found)
 
 
-def of_network(model: nn.Module, images: Images, priors: Sequence[str]) -> Iterator[Row]:
-    """The network of a seed alone, with a temperature, and with the posterior of each of some priors."""
-    x, labels = images.test
-    plain = PlainNetwork(model, lw.Categorical())
-    calibrated = probabilities(plain.calibrated(images.held_out), x)
-    base = scored(calibrated, labels, "nll")["nll"]
-    yield {"method": ALONE} | scores(probabilities(plain, x), labels, base)
-    yield {"method": SCALED} | scores(calibrated, labels, base)
-    posterior = exact(model, images.train)
-    for where, prior in product(WHERE, priors):
-        tuned = chosen(posterior, PRIORS[prior], WHERE[where])
-        row: Row = {"method": f"evidence at the {where}, {prior}", "where": where, "prior": prior}
-        row |= {"weights": posterior.network.size, "precision": float(tuned.prior_precisions.log().mean().exp())}
-        yield (
-            row
-            | {"precisions": tuned.prior_precisions.tolist()}
-            | scores(probabilities(tuned, x, link="probit"), labels, base)
-        )
+def posteriors(model: nn.Module, priors: Sequence[str]) -> dict[str, Tuned]:
+    """The posterior with the whole covariance, under every choice of some priors."""
+    return {
+        name: Tuned(recipe(model, PRIORS[prior], structure=lw.Full(view="weights")), WHERE[where], link="probit")
+        for name, (where, prior) in CHOICES.items()
+        if prior in priors
+    }
 
 
-def chosen(posterior: Posterior, prior: lw.Prior, method: Method) -> Posterior:
-    """The posterior under another prior, whose precisions a method chooses."""
-    with quietly():
-        return lw.tune(posterior.with_hyperparameters(prior, posterior.likelihood), method)
-
-
-def scores(probs: Tensor, labels: Tensor, base: float) -> Row:
-    """Scores on the test images, and how far the NLL is from that of temperature scaling."""
-    found = scored(probs, labels, "nll", "accuracy", "ece")
-    return found | {"difference": found["nll"] - base}
+def precisions(row: comparison.Row) -> Row:
+    """The prior precisions that were chosen, and their geometric mean; nothing of the network without a posterior."""
+    if not isinstance(row.predictor, Posterior):
+        return {}
+    found = row.predictor.prior_precisions
+    return {
+        "weights": row.predictor.network.size,
+        "precision": float(found.log().mean().exp()),
+        "precisions": found.tolist(),
+    }
 
 
 def verdict(found: Sequence[Row]) -> Iterator[Row]:
@@ -97,6 +97,5 @@ def verdict(found: Sequence[Row]) -> Iterator[Row]:
 
 def published(row: Row) -> float | None:
     """The test NLL that the source has for a network and a choice of the prior; ``None`` where it has none."""
-    if "where" not in row:
-        return None
-    return PUBLISHED[row["where"], row["prior"]][list(KINDS).index(row["part"])]
+    choice = CHOICES.get(row["method"])
+    return None if choice is None else PUBLISHED[choice][list(KINDS).index(row["part"])]

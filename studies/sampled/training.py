@@ -20,8 +20,8 @@ from benchmarks.tasks import moments, probabilities, scored
 from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.metrics import gaussian_wasserstein
 from studies.sampled.networks import KINDS
-from studies.sampled.setting import Images, exact
-from studies.sampled.table import PRIORS, WHERE, chosen
+from studies.sampled.setting import Images, exact, quietly
+from studies.sampled.table import WHERE
 
 NORMALISED = ("CNN", "ResNet", "Pre-ResNet")
 COMPARED = ("ResNet", "FixUp")
@@ -53,8 +53,9 @@ def compared(model: nn.Module, images: Images) -> Row:
     """
     x, labels = images.test
     posterior = exact(model, images.train)
-    weights = chosen(posterior, PRIORS["single"], WHERE["weights"])
-    mode = chosen(posterior, PRIORS["single"], WHERE["mode"])
+    with quietly():
+        weights = lw.tune(posterior, WHERE["weights"])
+        mode = lw.tune(posterior, WHERE["mode"])
     at_weights, at_mode = moments(posterior, x[:TESTED], [weights, mode])
     plain = PlainNetwork(model, lw.Categorical())
     row: Row = {

@@ -90,6 +90,11 @@ def test_rows_hold_what_the_parts_give_on_their_own(model: nn.Sequential) -> Non
         known = run["prior_precision"] * tuned.knowledge.factor, run["prior_precision"] * tuned.knowledge.head_factor
         assert (run["knowledge_precision"], run["knowledge_precision_head"]) == pytest.approx(known)
         assert min(run[f"{step}_seconds"] for step in ("fit", "tune", "predict")) > 0
+        (kept,) = result.row("KFAC", how).examples
+        sure = [1 - kept.values["foreign_uncertainty"], kept.values["confidence"]]
+        predict: Any = tuned.predict
+        expected = [predict(x).probs.amax(-1) for x in (foreign[0], test[0])]
+        torch.testing.assert_close(sure, expected, check_dtype=False)
     plain = result.row("plain network").runs[0]
     assert plain["nll"] == pytest.approx(nn.functional.cross_entropy(model(test[0]), test[1]).item())
     assert "evidence" not in plain

@@ -17,4 +17,4 @@ def test_every_structure_is_scored_beside_the_network_itself(tmp_path: Path) -> 
     methods = [uci_structures.PLAIN, *uci_structures.RECIPES]
     assert [row["method"] for row in found] == 2 * methods
     assert {row["network"] for row in found} == set(uci_structures.DECAYS)
-    assert all(row["nll"] < 10.0 and 0.0 <= row["coverage"] <= 1.0 for row in found)
+    assert all(row["nll"] < 10.0 and 0.0 <= row["picp"] <= 1.0 for row in found)

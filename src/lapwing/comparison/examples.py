@@ -29,8 +29,9 @@ class Examples:
         run: What tells the run from others: the network, the data and the seed.
         targets: A checksum of all targets in the order in which they were read: only the same are compared in pairs.
         values: By name, on the CPU: ``nll``; of classes ``confidence`` and ``correct``; ``nll:NAME`` under a shift;
-            ``familiar`` and ``foreign``, how strange inputs are; ``joint``, nats a label of each batch of labels, with
-            the examples of the groups they are in, ``groups``.
+            ``familiar`` and ``foreign``, how strange inputs are; ``foreign_uncertainty``, of classes one minus the
+            confidence; ``joint``, nats a label of each batch of labels, with the examples of the groups they are in,
+            ``groups``.
 
     Example:
         >>> kept = Examples("0", 7, {"nll": torch.tensor([0.5, 0.25])})

@@ -113,6 +113,7 @@ class Scoring:
             values |= {"confidence": confidence, "correct": correct.to(torch.uint8)}
         if len(of_test.foreign):
             values |= {"familiar": of_test.familiar, "foreign": of_test.foreign}
+            values["foreign_uncertainty"] = of_test.foreign_uncertainty
         targets = checksum_of(terms["targets"], further.order) if "targets" in terms else len(of_test.losses)
         return Examples.of(self.run, targets, values)
 

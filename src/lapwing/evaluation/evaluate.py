@@ -105,6 +105,7 @@ class Evaluation:
         losses: Negative log predictive density of each target, nats.
         familiar: How strange each position of the data is; none where there is nothing from elsewhere.
         foreign: How strange what is from elsewhere is.
+        foreign_uncertainty: ``Predictive.uncertainty`` of what is from elsewhere: of classes, one minus the confidence.
     """
 
     scores: Scores
@@ -112,6 +113,7 @@ class Evaluation:
     losses: Tensor
     familiar: Tensor
     foreign: Tensor
+    foreign_uncertainty: Tensor
 
 
 @default_device_aside()
@@ -131,14 +133,14 @@ def evaluated(
     scores = kind.scores_of(terms)
     losses = kind.losses_of(terms)
     if ood is None:
-        return Evaluation(scores, terms, losses, familiar, torch.zeros(0))
+        return Evaluation(scores, terms, losses, familiar, torch.zeros(0), torch.zeros(0))
     foreign = _foreign(predictor, ood, unpack, options)
     scores["ood_auroc"] = metrics.auroc(familiar, foreign.strangeness)
     scores["ood_aupr"] = metrics.aupr(familiar, foreign.strangeness)
     scores["ood_fpr95"] = metrics.fpr95(familiar, foreign.strangeness)
     if foreign.unfamiliar is not None:
         scores["ood_unfamiliar"] = float(foreign.unfamiliar.median())
-    return Evaluation(scores, terms, losses, familiar, foreign.strangeness)
+    return Evaluation(scores, terms, losses, familiar, foreign.strangeness, foreign.uncertainty)
 
 
 def gathered(
@@ -184,10 +186,12 @@ class Foreign:
 
     Args:
         strangeness: See ``strangeness``.
+        uncertainty: ``Predictive.uncertainty``.
         unfamiliar: ``Predictive.unfamiliar``; ``None`` of a predictor that has not looked at familiar inputs.
     """
 
     strangeness: Tensor
+    uncertainty: Tensor
     unfamiliar: Tensor | None
 
 
@@ -196,13 +200,15 @@ def _foreign(
 ) -> Foreign:
     """What a predictor says of inputs from elsewhere, batch by batch."""
     strange = list[Tensor]()
+    unsure = list[Tensor]()
     unfamiliar = list[Tensor]()
     for x in inputs_of(inputs, unpack_for(inputs, unpack, unpack_of_fit(predictor))):
         prediction = predictor.predict(x, **options)
         strange.append(strangeness(prediction).flatten().cpu())
+        unsure.append(prediction.uncertainty.flatten().cpu())
         if has_scale(prediction):
             unfamiliar.append(prediction.unfamiliar.flatten().cpu())
-    return Foreign(torch.cat(strange), torch.cat(unfamiliar) if unfamiliar else None)
+    return Foreign(torch.cat(strange), torch.cat(unsure), torch.cat(unfamiliar) if unfamiliar else None)
 
 
 def unpack_of_fit(predictor: Predictor) -> Unpack | None:

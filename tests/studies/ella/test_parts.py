@@ -12,7 +12,7 @@ from benchmarks.command import Setting
 from lapwing.posteriors import NystromPosterior, Posterior
 from lapwing.predictive import Classification, Moments
 from studies.ella import ablation
-from studies.ella.setting import Ella, averaged, predicted
+from studies.ella.setting import EarlyStopped, Ella, averaged, predicted
 from studies.ella.shifted import Images, rejection
 
 
@@ -38,7 +38,7 @@ def test_features_give_the_posterior_of_the_library(ella: Ella, monkeypatch: pyt
     torch.testing.assert_close(within.curvature, whole.compressed)
     outputs = whole.outputs_each(ella.task.test[0], [whole])[0]
     assert isinstance(outputs, Moments)
-    torch.testing.assert_close(predicted(within, same.test), averaged(outputs))
+    torch.testing.assert_close(predicted(within, same.test), averaged(outputs).probs)
 
 
 def test_the_directions_span_what_the_library_s_do(ella: Ella) -> None:
@@ -58,6 +58,12 @@ def test_it_stops_where_the_validation_loss_was_smallest(ella: Ella) -> None:
     assert ella.stopped_at(3) == min(losses, key=losses.__getitem__)
 
 
+def test_the_entry_of_a_comparison_predicts_after_the_images_at_which_it_stops(ella: Ella) -> None:
+    posterior = EarlyStopped(ella).fit(lw.baselines.Task(ella.task.model, ella.task.train))
+    within = ella.compression(ella.stopped_at())
+    assert torch.equal(posterior.predict(ella.task.test[0]).probs, predicted(within, ella.test))
+
+
 def test_features_that_are_kept_are_those_that_were_made(ella: Ella, tmp_path: Path) -> None:
     kept = Ella(ella.task, ella.amount, Setting(quick=True, kept=tmp_path))
     again = Ella(ella.task, ella.amount, Setting(quick=True, kept=tmp_path))
@@ -75,8 +81,7 @@ def test_every_method_sees_the_same_images_of_all_severities(ella: Ella) -> None
 
 
 def test_answers_about_foreign_images_are_wrong() -> None:
-    inside = torch.tensor([[0.95, 0.05], [0.4, 0.6], [0.8, 0.2]])
-    row = rejection(inside, torch.tensor([0, 1, 1]), torch.tensor([[0.7, 0.3], [0.55, 0.45]]))
+    row = rejection(torch.tensor([0.95, 0.6, 0.8]), torch.tensor([1, 1, 0]), torch.tensor([0.7, 0.55]))
     assert row["error_above"][0] == pytest.approx(3 / 5)
     assert row["error_0.7"] == pytest.approx(2 / 3) and row["error_0.9"] == 0
     assert row["auroc"] == pytest.approx(5 / 6)
