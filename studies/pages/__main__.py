@@ -26,6 +26,7 @@ from studies.pages import (
     readme,
     sampled,
     tomography,
+    views,
 )
 
 PAGES: dict[str, Callable[[], Iterator[str]]] = {
@@ -39,6 +40,7 @@ PAGES: dict[str, Callable[[], Iterator[str]]] = {
     "docs/full-laplace.md": full_covariance.tables,
     "docs/gp-results.md": processes.tables,
     "docs/hessian-free.md": hessian_free.tables,
+    "docs/how-to/views.md": views.tables,
     "docs/knowledge.md": knowledge.tables,
     "docs/migration.md": migration.tables,
     "docs/results.md": published.tables,

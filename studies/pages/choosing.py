@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 
 from benchmarks.report import Row
+from studies import mirror_images
 from studies.pages import calibration, knowledge
 from studies.pages.reports import NOTHING, RESULTS, difference, fixed, grid, row, rows
 
@@ -18,6 +19,7 @@ SITUATIONS: dict[str, str] = {
     "real targets": "`lw.Gaussian()`, `lw.tune(posterior)`",
     "inputs from elsewhere": "`p.epistemic`, `p.unfamiliar`",
     "decisions about several inputs at once": "`joint=True`, `posterior.sample_functions`",
+    "training on mirror images too": "`lw.TestTimeAugmentation(model, [mirrored])`",
     "probabilities alone, many labels to spare": "`lw.baselines.VectorScaling()`",
     "you can train five networks": "`lw.baselines.DeepEnsemble()`",
 }
@@ -39,6 +41,7 @@ def tables() -> Iterator[str]:
         real_targets(),
         from_elsewhere(),
         together(),
+        mirrored(),
         on_digits("vector scaling"),
         on_digits("deep ensemble"),
     )
@@ -111,6 +114,16 @@ def together() -> list[str]:
     scores = [digits(method)["joint"]["mean"] for method in ("temperature scaling", "KFAC, no validation data")]
     what = "joint log-likelihood on digits, nats a label, high is good; without: temperature scaling"
     return [what, *(fixed(score, 3) for score in scores), NOTHING]
+
+
+def mirrored() -> list[str]:
+    """A temperature on the average over mirror images, beside one on the images as they are."""
+    method = "temperature scaling"
+    both = row("mirror-images", network=NETWORK, method=method)
+    one = row("mirror-images", network=NETWORK, method=method + mirror_images.ONE_VIEW)
+    gain = difference(-one["difference"], one["difference_error"])
+    what = "NLL of a ResNet-20 with a temperature; without: the images as they are"
+    return [what, fixed(one["nll"], 3), fixed(both["nll"], 3), gain]
 
 
 def on_digits(method: str) -> list[str]:
