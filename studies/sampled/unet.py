@@ -109,9 +109,11 @@ class Blocks(nn.Module):
     def __init__(self, weights: Sequence[Float[Tensor, " d"]]) -> None:
         super().__init__()
         self.sizes = [len(part) for part in weights]
-        self.layers = nn.ModuleList(nn.Linear(size, 1, bias=False).to(weights[0]) for size in self.sizes)
-        for layer, part in zip(self.layers, weights, strict=True):
-            layer.weight.data.copy_(part)
+        self.layers = nn.ModuleList()
+        for part in weights:
+            layer = nn.Linear(len(part), 1, bias=False)
+            layer.weight = nn.Parameter(part[None].clone())
+            self.layers.append(layer)
 
     def forward(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n 1"]:
         """The sum of the layers."""

@@ -31,7 +31,7 @@ def test_another_basis_of_a_block_has_the_same_kernel_outputs_and_norm(scan: Sca
     jacobian = torch.func.jacrev(lambda chosen: torch.func.functional_call(network, chosen, (z,)).flatten())(params)
     parts = tangent.features.split(tangent.network.sizes, dim=1)
     assert len(parts) == len(unet.BLOCKS) + 1
-    for part, layer, block in zip(parts, tangent.network.layers, [*unet.BLOCKS, ""], strict=True):
+    for part, turned, block in zip(parts, tangent.network.parameters(), [*unet.BLOCKS, ""], strict=True):
         others = [name for name in params if not name.startswith(unet.BLOCKS)]
         names = [name for name in params if name.startswith(block)] if block else others
         assert names
@@ -39,8 +39,8 @@ def test_another_basis_of_a_block_has_the_same_kernel_outputs_and_norm(scan: Sca
         weights = torch.cat([params[name].flatten() for name in names]).double()
         largest = float(rows.square().sum(1).max())
         torch.testing.assert_close(part @ part.mT, rows @ rows.mT, rtol=0, atol=1e-5 * largest)
-        torch.testing.assert_close((part @ layer.weight[0]).detach(), rows @ weights, rtol=0, atol=1e-4)
-        assert float(layer.weight.detach().norm()) == pytest.approx(float(weights.norm()), rel=1e-5)
+        torch.testing.assert_close((part @ turned[0]).detach(), rows @ weights, rtol=0, atol=1e-4)
+        assert float(turned.detach().norm()) == pytest.approx(float(weights.norm()), rel=1e-5)
 
 
 def test_blocks_have_all_weights_once_and_the_others_come_last() -> None:
@@ -56,7 +56,7 @@ def test_the_evidence_at_the_mode_is_largest_where_the_tangent_model_makes_the_s
     posterior = tangent.posterior(scan, lw.Isotropic(1.0))
     tuned = lw.tune(posterior, lw.EM(steps=500, tolerance=1e-5))
     rows = scan.matrix.double() @ tangent.features
-    weights = torch.cat([layer.weight[0] for layer in tangent.network.layers]).detach()
+    weights = torch.cat(list(tangent.network.parameters()), 1)[0].detach()
     image = scan.found.image.flatten().double()
     targets = scan.sinogram.double() + rows @ weights - scan.matrix.double() @ image
 
