@@ -83,13 +83,20 @@ def of_table(found: Sequence[Row]) -> Iterator[str]:
 
 def of_unet(found: Sequence[Row]) -> Iterator[str]:
     """NLL of the true image by each choice of the prior of a deep image prior, beside the source's."""
-    heads = {"rate": ">", "method": "<", "NLL": ">", "NLL of all pixels together": ">", "standard deviation": ">"}
+    heads = {
+        "rate": ">",
+        "images": ">",
+        "method": "<",
+        "NLL": ">",
+        "NLL of all pixels together": ">",
+        "standard deviation": ">",
+    }
     heads |= {"log₁₀ of the precision": ">", "noise precision over the true one": ">", "published NLL, KMNIST": ">"}
     with_logs = [row | ({"log": math.log10(row["precision"])} if "precision" in row else {}) for row in found]
     lines = []
     for row in summarised(with_logs, unet.COUNTS):
         numbers = [mean_of(row, name) for name in ("nll", "joint", "mean_std", "log", "noise_ratio")]
-        lines.append([row["rate"], row["method"], *numbers, fixed(unet.published(row), 3)])
+        lines.append([row["rate"], f"{row['seeds']}", row["method"], *numbers, fixed(unet.published(row), 3)])
     yield grid(heads, lines)
 
 
