@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from benchmarks.report import Row
 from benchmarks.table import summarised
 from studies.pages.reports import NOTHING, difference, fixed, grid, mean_of, tables_of_studies
-from studies.sampled import hessian, m_steps, table
+from studies.sampled import hessian, m_steps, table, unet
 
 
 def tables() -> Iterator[str]:
@@ -81,6 +81,25 @@ def of_table(found: Sequence[Row]) -> Iterator[str]:
     yield grid(heads, lines)
 
 
+def of_unet(found: Sequence[Row]) -> Iterator[str]:
+    """NLL of the true image by each choice of the prior of a deep image prior, beside the source's."""
+    heads = {
+        "rate": ">",
+        "images": ">",
+        "method": "<",
+        "NLL": ">",
+        "NLL of all pixels together": ">",
+        "standard deviation": ">",
+    }
+    heads |= {"log₁₀ of the precision": ">", "noise precision over the true one": ">", "published NLL, KMNIST": ">"}
+    with_logs = [row | ({"log": math.log10(row["precision"])} if "precision" in row else {}) for row in found]
+    lines = []
+    for row in summarised(with_logs, unet.COUNTS):
+        numbers = [mean_of(row, name) for name in ("nll", "joint", "mean_std", "log", "noise_ratio")]
+        lines.append([row["rate"], f"{row['seeds']}", row["method"], *numbers, fixed(unet.published(row), 3)])
+    yield grid(heads, lines)
+
+
 def of_hessian(found: Sequence[Row]) -> Iterator[str]:
     """Precision and test NLL by where the evidence and the Hessian are, and what each change makes of both."""
     heads = {"network": "<", "evidence at the": "<", "Hessian at the": "<", "biases": "<"}
@@ -116,6 +135,7 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], Iterator[str]]] = {
     "evidence": of_evidence,
     "fidelity": of_fidelity,
     "table": of_table,
+    "unet": of_unet,
     "hessian": of_hessian,
     "training": of_training,
 }
