@@ -26,7 +26,7 @@ from lapwing import ct
 from lapwing.ct.patches import FLOOR
 from studies.published import beside_published
 from studies.sampled.setting import SOURCE, START, quietly
-from studies.sampled.table import WHERE, chosen
+from studies.sampled.table import WHERE
 
 ANGLES = 20
 NOISE = 0.05
@@ -211,7 +211,8 @@ def of_scan(scan: Scan) -> Iterator[Row]:
     for prior, known in PRIORS.items():
         start = tangent.posterior(scan, known)
         for where, method in WHERE.items():
-            tuned = chosen(start, known, method)
+            with quietly():
+                tuned = lw.tune(start, method)
             row: Row = {"method": f"evidence at the {where}, {prior}", "where": where, "prior": prior}
             row |= {"precision": float(tuned.prior_precisions.log().mean().exp())}
             row |= {"precisions": tuned.prior_precisions.tolist()}
