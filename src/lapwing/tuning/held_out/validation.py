@@ -50,8 +50,8 @@ class Validation:
     not grow without end. That of a last layer is counted over the noise precision ρ, from the nearest of
     ``α₀ / (ρ₀ Var y)`` to ``α₀ ρ / ρ₀``, whatever the units of the targets. The network itself, with the noise of its
     residuals, costs 2 nats: error bars are left out only where the data ask for it, and the posterior's likelihood is
-    lower by 2 nats in all, at most. A prior so weak that expected counts are, all together, more than 1.5 times those of
-    the network is not taken, but where the bounds leave no other.
+    lower by 2 nats in all, at most. A prior so weak that expected counts are, all together, more than 1.5 times those
+    of the network is not taken, but where the bounds leave no other.
 
     A few hundred labels hardly tell many of them apart. So where a temperature is chosen, not the best is taken but the
     one whose predictions are nearest to the average of all, each weighted by its likelihood of the held-out data:
