@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import lapwing as lw
 from lapwing.comparison.fingerprint import fingerprint, scoring_fingerprint
 
 
@@ -43,6 +44,15 @@ def test_any_other_network_or_data_have_another(name: str) -> None:
         "test": {"test": (x + 1e-3, y)},
     }
     assert told(**changes[name]) != told()
+
+
+def test_a_network_with_other_views_has_another() -> None:
+    model = nn.Linear(2, 3)
+    mirrored, turned = (
+        told(model=lw.TestTimeAugmentation(model, [view])) for view in (lambda x: x.flip(-1), lambda x: -x)
+    )
+    again = told(model=lw.TestTimeAugmentation(model, [lambda x: x.flip(-1)]))
+    assert mirrored == again != turned
 
 
 @pytest.mark.parametrize("name", ["data", "name", "ood", "choices"])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import lapwing as lw
 from lapwing.comparison.cost import Limits
 from lapwing.comparison.examples import Examples
 from lapwing.comparison.journal import Journal
-from lapwing.comparison.ledger import Ledger, checksum_of_entry, row_of, rows_of
+from lapwing.comparison.ledger import Ledger, row_of, rows_of
 from lapwing.comparison.table import Row
-from lapwing.evaluation.plain_network import PlainNetwork
 from lapwing.ground.errors import DataError
 
 ROW = Row("mine", "", ({"nll": 0.5, "ece": float("nan")},), examples=(Examples("0", 7, {"nll": torch.ones(3)}),))
@@ -66,25 +63,6 @@ def test_the_latest_of_a_key_counts(journal: Journal) -> None:
     assert [row.note for row in rows_of(journal.read(), "here")] == [""]
     found = ledger.row("mine", "", "entry")
     assert found is not None and found.runs
-
-
-def test_entries_of_other_weights_are_others() -> None:
-    one, other = PlainNetwork(nn.Linear(2, 3)), PlainNetwork(nn.Linear(2, 3))
-    ensembles = [lw.baselines.DeepEnsemble([each.model, nn.Linear(2, 3)]) for each in (one, one)]
-    assert checksum_of_entry(one) != checksum_of_entry(other)
-    assert checksum_of_entry(ensembles[0]) != checksum_of_entry(ensembles[1])
-    assert checksum_of_entry(ensembles[0]) == checksum_of_entry(lw.baselines.DeepEnsemble(ensembles[0].models))
-
-
-def test_entries_of_other_views_are_others() -> None:
-    network = nn.Conv2d(1, 2, 3)
-
-    def averaged(view: Callable[[Tensor], Tensor]) -> PlainNetwork:
-        return PlainNetwork(nn.Sequential(lw.TestTimeAugmentation(network, [view])))
-
-    mirrored, upside_down = averaged(lambda x: x.flip(-1)), averaged(lambda x: x.flip(-2))
-    assert checksum_of_entry(mirrored) == checksum_of_entry(averaged(lambda x: x.flip(-1)))
-    assert checksum_of_entry(mirrored) != checksum_of_entry(upside_down)
 
 
 @pytest.mark.parametrize("line", [{}, {"key": 3}, {"key": {"method": "m", "tuned_by": ""}, "numbers": {"nll": "few"}}])

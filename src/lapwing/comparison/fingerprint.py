@@ -8,6 +8,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from lapwing.comparison.contents import code_in
 from lapwing.ground.data.inputs import Inputs, bits, count, take, tensors
 from lapwing.ground.data.sources import Data, Source, Unpack, inputs_of
 from lapwing.ground.files.records import checksum
@@ -20,9 +21,9 @@ MODULUS = 2**64
 def fingerprint(model: nn.Module, train: Source, test: Source, unpack: Unpack | None = None) -> str:
     """A number, in 16 letters, of a network and the data that it is trained and scored on.
 
-    Of the network its weights and what it prints as count, which tells tanh from ReLU; of data all numbers, in any
-    order. Training inputs that are others at a second reading, as augmented ones are, do not count, nor do targets
-    that are.
+    Of the network its weights count, what it prints, which tells tanh from ReLU, and the functions that it holds, such
+    as views of the input; of data all numbers, in any order. Training inputs that are others at a second reading, as
+    augmented ones are, do not count, nor do targets that are.
 
     Args:
         model: The network.
@@ -43,6 +44,9 @@ def fingerprint(model: nn.Module, train: Source, test: Source, unpack: Unpack | 
     """
     module = unwrapped(model)
     parts = [f"{digest_of(module)} {module!r}", f"train {of_training(train, unpack)}", f"test {of_data(test, unpack)}"]
+    code = list(code_in(module, set()))
+    if code:
+        parts.append(f"code {checksum(code)}")
     return letters(parts)
 
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from types import CodeType, FunctionType, MethodType
 from typing import Any, final
 
-from torch import nn
-
+from lapwing.comparison.contents import checksum_of_entry
 from lapwing.comparison.cost import NO_LIMITS, Limits
 from lapwing.comparison.examples import Examples
 from lapwing.comparison.journal import Journal, Json
 from lapwing.comparison.table import Row
 from lapwing.ground.errors import DataError
-from lapwing.ground.files.records import checksum
-from lapwing.jacobian.network.snapshot import digest_of
-from lapwing.jacobian.network.unwrapping import unwrapped
 
 CHANGING = ("entry", "scored_by")
 """Parts of a key that do not make it another run of the method."""
@@ -84,77 +76,6 @@ class Ledger:
             return False
         then = line.get("limits") or {}
         return more(self.limits.seconds, then.get("seconds")) or more(self.limits.bytes, then.get("bytes"))
-
-
-def checksum_of_entry(entry: object) -> int:
-    """A number that tells an entry from others: its words, its tensors, the weights of the networks in it, and code.
-
-    Of a function what it is written as counts, its defaults, and what it has from the function around it; not what it
-    reads from its module, or calls. Of a network those count that it holds. Of a loader nothing counts.
-
-    Example:
-        >>> from lapwing.evaluation.plain_network import PlainNetwork
-        >>> one, other = PlainNetwork(nn.Linear(2, 3)), PlainNetwork(nn.Linear(2, 3))
-        >>> checksum_of_entry(one) == checksum_of_entry(one), checksum_of_entry(one) == checksum_of_entry(other)
-        (True, False)
-    """
-    found = list(told_in(entry, set()))
-    return checksum((entry, *found))
-
-
-def told_in(value: object, seen: set[int]) -> Iterator[object]:
-    """What a record does not tell in words: the weights of networks, the code of functions and what those hold.
-
-    Args:
-        value: The record.
-        seen: Functions that were looked into.
-    """
-    parts: Iterable[Any] = ()
-    if isinstance(value, nn.Module):
-        network = unwrapped(value)
-        yield digest_of(network)
-        parts = functions_of(network)
-    elif isinstance(value, MethodType):
-        parts = [value.__func__, value.__self__]
-    elif isinstance(value, FunctionType):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        parts = [value.__defaults__, value.__kwdefaults__, enclosed(value)]
-        yield written(value.__code__)
-        yield parts
-    elif isinstance(value, partial):
-        parts = [value.func, value.args, value.keywords]
-        yield parts
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, each.name) for each in dataclasses.fields(value) if each.init]
-    elif isinstance(value, Mapping):
-        parts = value.values()
-    elif isinstance(value, tuple | list):
-        parts = value
-    for part in parts:
-        yield from told_in(part, seen)
-
-
-def functions_of(network: nn.Module) -> list[object]:
-    """What the modules of a network hold by names of their own, functions among it: activations, views of the input."""
-    held = [value for part in network.modules() for name, value in part.__dict__.items() if not name.startswith("_")]
-    return [value for value in held if isinstance(value, FunctionType | MethodType | partial | tuple | list)]
-
-
-def enclosed(function: FunctionType) -> list[object]:
-    """What a function has from the one around it, as far as that is known yet."""
-    found = list[object]()
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):
-            found.append(cell.cell_contents)
-    return found
-
-
-def written(code: CodeType) -> tuple[object, ...]:
-    """What a function is written as, and those inside it."""
-    constants = [written(each) if isinstance(each, CodeType) else each for each in code.co_consts]
-    return (code.co_code, code.co_names, constants)
 
 
 def more(now: float | int | None, then: float | int | None) -> bool:

@@ -240,15 +240,6 @@ class Moments(Normal):
         return (root.flatten(0, -2) @ noise).view(*self.mean.shape, noise.shape[-1])
 
     @property
-    def dimensions(self) -> int:
-        """Columns r of the R of ``coloured``."""
-        return self.root().shape[-1]
-
-    def coloured(self, noise: Float[Tensor, "r k"]) -> Float[Tensor, "*batch c k"]:
-        """``R ε`` with ``R Rᵀ`` the covariance of each position, for the same k columns of noise ε at all of them."""
-        return self.root() @ noise.to(self.mean)
-
-    @property
     def drawn_numbers(self) -> int:
         """Numbers that a draw of one position takes: as many as outputs, or as columns of its root."""
         return max(self.mean.shape[-1], self.root().shape[-1])

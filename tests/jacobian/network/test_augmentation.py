@@ -70,6 +70,40 @@ def test_what_is_predicted_is_the_same_of_every_view(structure: Any) -> None:
     torch.testing.assert_close(there.probs, back.probs, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "structure", [lw.KFAC(sharing="reduce"), lw.EKFAC(), lw.Diagonal(), lw.LowRank(30), lw.Full()], ids=repr
+)
+def test_a_view_that_is_the_input_itself_changes_no_posterior(structure: Any) -> None:
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Tanh(), nn.Linear(3, 3)), 0).double()
+    alone, averaged = (
+        lw.Laplace(lw.Categorical(), structure=structure).fit(model, (X, LABELS)).outputs(X).covariance
+        for model in (network, TestTimeAugmentation(network, [lambda x: x.clone()]))
+    )
+    torch.testing.assert_close(averaged, alone, rtol=1e-6, atol=1e-9)
+
+
+def test_kfac_takes_each_view_for_an_example_of_its_own() -> None:
+    network = seeded(lambda: nn.Linear(6, 3, bias=False), 0).double()
+    x = normal(12, 6)
+    averaged = TestTimeAugmentation(network, [mirrored])
+    posterior = lw.Laplace(lw.Categorical(), structure=lw.KFAC()).fit(averaged, (x, LABELS))
+    views = torch.cat([x, x.flip(-1)])
+    probs = averaged(x).softmax(-1).detach()
+    of_outputs = (probs.diag_embed() - probs[:, :, None] * probs[:, None, :]).mean(0) / 4
+    precision = torch.kron(of_outputs, views.mT @ views) + torch.eye(18, dtype=torch.float64)
+    mean = (x + x.flip(-1)) / 2
+    rows = torch.einsum("ij,np->nijp", torch.eye(3, dtype=torch.float64), mean).flatten(2)
+    covariance = rows @ torch.linalg.inv(precision) @ rows.mT
+    torch.testing.assert_close(posterior.outputs(x).covariance, covariance, rtol=1e-8, atol=1e-10)
+
+
+def test_what_is_printed_tells_views_and_outputs_apart() -> None:
+    assert "views=mirrored, output='classes'" in repr(TestTimeAugmentation(network(), [mirrored], output="classes"))
+    assert "views=mirrored\n" in repr(TestTimeAugmentation(network(), [mirrored]))
+    taken = repr(TestTimeAugmentation(network(), [mirrored], output=lambda returned: returned[0]))
+    assert "<lambda>" in taken and " at 0x" not in taken
+
+
 def test_averaged_features_give_the_last_layer_the_same_posterior_as_averaged_outputs() -> None:
     body, head = network()
     features = nn.Sequential(TestTimeAugmentation(body, [mirrored]), head)
@@ -108,6 +142,8 @@ def test_a_posterior_is_loaded_for_the_same_views(tmp_path: Path) -> None:
     [
         ([], "a list of views"),
         (mirrored, "a list of views"),
+        (None, "a list of views"),
+        ((view for view in [mirrored]), "a list of views"),
         (["mirrored"], "functions of a tensor"),
         ([(mirrored, mirrored, mirrored)], "pairs"),
     ],

@@ -24,9 +24,14 @@ class TestTimeAugmentation(nn.Module):
 
         f̄(x) = 1/V Σ_v u_v(f(t_v(x))),   t_1 and u_1 the identity
 
-    It is fitted, tuned, compared, exported and saved as any network is. Of a posterior the weights are those of f, and
-    the Jacobian is the average over the views too. Views must be changes after which the answer is the same and that
-    the network has seen in training: mirror images of digits are other digits.
+    It is fitted, tuned, compared, exported and saved as any network is. A file holds no code: ``lw.load`` is given the
+    average over the same views, and does not notice others. Of a posterior the weights are those of f, and the Jacobian
+    is the average over the views too. Views must be changes after which the answer is the same and that the network has
+    seen in training: mirror images of digits are other digits.
+
+    ``KFAC()`` takes each view for an example of its own, as it takes positions of a convolution: where views look alike
+    to a layer its curvature is up to V times too small. ``KFAC(sharing="reduce")`` sums over views first, and over
+    positions; ``EKFAC``, ``Diagonal`` and ``LowRank`` are of the average itself.
 
     ``LastLayer()`` needs outputs that come straight from a linear layer. Average the features in place of the outputs
     then, which is the same: ``nn.Sequential(TestTimeAugmentation(body, views), head)``.
@@ -59,7 +64,7 @@ class TestTimeAugmentation(nn.Module):
     def __init__(self, model: nn.Module, views: Sequence[View], *, output: Output = None) -> None:
         super().__init__()
         check_output(output)
-        if callable(views) or not len(views):
+        if not isinstance(views, list | tuple) or not views:
             raise ConfigError("a list of views", f"{views!r:.80}", "[lambda x: x.flip(-1)]")
         self.model = unwrapped(model, "TestTimeAugmentation(model, views)")
         self.views = tuple(there_and_back(view) for view in views)
@@ -90,8 +95,11 @@ class TestTimeAugmentation(nn.Module):
         return total / (1 + len(self.views))
 
     def extra_repr(self) -> str:
-        """The views, by name."""
-        return f"views={', '.join(name_of(there) for there, _ in self.views)}"
+        """The views, by name, and which part is the output."""
+        views = f"views={', '.join(name_of(there) for there, _ in self.views)}"
+        if self.output is None:
+            return views
+        return f"{views}, output={name_of(self.output) if callable(self.output) else repr(self.output)}"
 
 
 def changed_input(

@@ -18,9 +18,11 @@ from lapwing.ground import probes
 from lapwing.ground.errors import check_fraction
 from lapwing.ground.precision import at_least_single, wide
 from lapwing.metrics.score_table import Scores
+from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.count_densities import log_density
 from lapwing.predictive.distributions.base import Predictive, plus_diagonal
+from lapwing.predictive.joint_count_densities import log_density_together
 from lapwing.predictive.quadrature import sobol_normals
 from lapwing.predictive.quantiles import count_cdf, count_quantile
 
@@ -102,7 +104,9 @@ class CountsOfRates(Predictive, abc.ABC):
     ) -> Float[Tensor, " m"]:
         """See ``Predictive.log_prob``: of one output an integral, of several an average over quasi-random rates.
 
-        The points are the same at every position and every call: no count depends on what it is asked for with.
+        The points are about the rates that the counts make likely; no count depends on what it is asked for with. Of
+        outputs too many for a covariance they are of the prediction alone: counts that tell their rates far better
+        than it does have too small a density.
         """
         log_rates = self.log_rates
         if log_rates.sampled:
@@ -112,6 +116,12 @@ class CountsOfRates(Predictive, abc.ABC):
             exact = log_density(wide(targets).flatten(), mean, variance, self.log_prob_given)
             return exact.to(at_least_single(log_rates.mean).dtype)
         marginal = log_rates.marginal()
+        if isinstance(marginal, Moments):
+            counts, mean, root = (wide(each) for each in (targets, marginal.mean, marginal.root()))
+            together = log_density_together(
+                counts.flatten(0, -2), mean.flatten(0, -2), root.flatten(0, -3), self.log_prob_given, points=COUNT_DRAWS
+            )
+            return together.to(at_least_single(log_rates.mean).dtype)
         if not marginal.dimensions:
             return self._averaged(targets, marginal.mean[None])
         if marginal.dimensions > SobolEngine.MAXDIM:
