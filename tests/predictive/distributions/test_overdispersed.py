@@ -76,6 +76,14 @@ def test_the_rising_factorial_is_that_of_its_factors(r: float) -> None:
     assert log_rising(y, r).tolist() == pytest.approx(expected, rel=1e-11, abs=1e-11)
 
 
+@pytest.mark.parametrize("dispersion", [1e-12, 1e-16, 1e-18])
+def test_shares_of_hardly_any_dispersion_are_poissons(dispersion: float) -> None:
+    rates = torch.tensor([0.1, 3.0, 1e4], dtype=torch.float64)
+    y = torch.tensor([0.0, 3.0, 10_100.0], dtype=torch.float64)
+    known: Any = OverdispersedCounts(None, None, dispersion)  # type: ignore[arg-type]
+    assert known.share_below(y, rates).tolist() == pytest.approx(stats.poisson.cdf(y, rates).tolist(), abs=2e-8)
+
+
 def test_density_is_that_of_the_mixture() -> None:
     p = counts(CASES[:4])
     for y in (0.0, 1.0, 4.0, 300.0):
