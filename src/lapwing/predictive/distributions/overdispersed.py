@@ -57,9 +57,9 @@ class OverdispersedCounts(CountsOfRates):
         return negative_binomial_log_prob(targets, log_rates, self.dispersion)
 
     def share_below(self, counts: Float[Tensor, " m"], rates: Float[Tensor, "k m"]) -> Float[Tensor, "k m"]:
-        """See ``CountsOfRates.share_below``: 1 - I_q(k + 1, r) with r = 1/α and q = e^f / (r + e^f), the incomplete beta.
+        """See ``CountsOfRates.share_below``: 1 - I_q(k + 1, r), the incomplete beta, with r = 1/α.
 
-        That is I_p(r, k + 1) with p = 1 - q, which where α is small has no digits of q.
+        Here q = e^f / (r + e^f). That is I_p(r, k + 1) with p = 1 - q, which where α is small has no digits of q.
         """
         from scipy.special import betaincc  # a tenth of a second to import
 
