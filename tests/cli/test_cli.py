@@ -424,6 +424,10 @@ def test_real_targets_a_few_of_which_are_far_off(capsys: pytest.CaptureFixture[s
     cli.main(["fit", "line:net", *options, "--df", "3", "--scale", "0.2", "--out", "given"])
     given: Any = lw.load("given/posterior.safetensors", importlib.import_module("line").net())
     assert given.likelihood == lw.StudentT(df=3.0, scale=0.2)
+    held = ["--scale", "0.2", "--validation", "held_out.csv"]
+    cli.main(["fit", "line:net", *options, *held, "--out", "kept"])
+    kept: Any = lw.load("kept/posterior.safetensors", importlib.import_module("line").net())
+    assert kept.likelihood == lw.StudentT(scale=0.2)
     cli.main(["fit", "line:net", *options, "--validation", "held_out.csv", "--out", "found"])
     assert "StudentT" in capsys.readouterr().out
     found: Any = lw.load("found/posterior.safetensors", importlib.import_module("line").net())

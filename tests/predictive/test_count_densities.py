@@ -22,6 +22,7 @@ CASES = [
     (1e4, 0.0, 1.0),
     (1e6, 14.0, 9.0),
     (3.0, 6.0, 0.04),
+    (5.0, 300.0, 1e4),
 ]
 """A count, mean and variance of its log rate."""
 

@@ -18,7 +18,7 @@ import lapwing as lw
 from lapwing.ground.data.sources import Data
 from lapwing.ground.errors import ConvergenceWarning, UnsupportedError
 from lapwing.tuning.held_out.validation import NEAR_ENOUGH
-from lapwing.tuning.noise import gathered, output_residuals
+from lapwing.tuning.noise import gathered, output_residuals, refitted_in_proportion
 from tests.posterior_cases import normal, refused, seeded
 
 NOISES = torch.tensor([0.1, 0.5, 1.0], dtype=torch.float64)
@@ -214,3 +214,15 @@ def test_draws_under_a_prior_of_several_precisions_give_each_output_its_share() 
         for structure in (lw.MatrixFree(lw.solvers.CG()), FULL)
     )
     torch.testing.assert_close(drawn, exact, rtol=0.1, atol=0.0)
+
+
+@pytest.mark.parametrize(("weights", "factor"), [(lw.LastLayer(), 6.0), (lw.All(), 1.0)], ids=["last layer", "all"])
+def test_another_noise_takes_the_prior_of_a_last_layer_with_it(weights: Any, factor: float) -> None:
+    """By the geometric mean of the noise precisions; weights below the last have no units of the targets."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(INPUTS, 4), nn.Tanh(), nn.Linear(4, 2)))
+    data = normal(20, INPUTS), normal(20, 2, seed=1)
+    posterior = lw.Laplace(lw.Gaussian(), prior=lw.Isotropic(3.0), weights=weights).fit(model, data)
+    again = refitted_in_proportion(posterior, torch.tensor([4.0, 9.0], dtype=torch.float64))
+    assert again.prior_precisions.tolist() == pytest.approx([3.0 * factor])
+    assert isinstance(again.likelihood, lw.Gaussian)
+    assert torch.as_tensor(again.likelihood.precision).tolist() == [4.0, 9.0]

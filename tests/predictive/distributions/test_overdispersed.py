@@ -12,6 +12,7 @@ from scipy import stats
 
 from lapwing.moments import BasisMoments, Draws, Moments
 from lapwing.predictive.distributions import Counts, OverdispersedCounts
+from lapwing.predictive.distributions.overdispersed import log_rising
 
 DISPERSION = 0.7
 CASES = [(0.0, 0.0), (1.3, 0.4), (-2.0, 1.5), (3.0, 0.5), (40.0, 0.01)]
@@ -66,6 +67,21 @@ def test_ends_are_the_smallest_counts_that_are_likely_enough(level: float) -> No
             assert k == round(k) and mixture(lambda known, k=k: known.cdf(k), *case) >= tail - slack
             assert k == 0 or mixture(lambda known, k=k: known.cdf(k - 1), *case) <= tail + slack
         assert math.isfinite(float(end[4]))
+
+
+@pytest.mark.parametrize("r", [999.0, 1000.0, 1e5, 1e12])
+def test_the_rising_factorial_is_that_of_its_factors(r: float) -> None:
+    y = torch.tensor([0.0, 1.0, 40.0, 2000.0], dtype=torch.float64)
+    expected = [math.fsum(math.log(r + k) for k in range(int(count))) for count in y.tolist()]
+    assert log_rising(y, r).tolist() == pytest.approx(expected, rel=1e-11, abs=1e-11)
+
+
+@pytest.mark.parametrize("dispersion", [1e-12, 1e-16, 1e-18])
+def test_shares_of_hardly_any_dispersion_are_poissons(dispersion: float) -> None:
+    rates = torch.tensor([0.1, 3.0, 1e4], dtype=torch.float64)
+    y = torch.tensor([0.0, 3.0, 10_100.0], dtype=torch.float64)
+    known: Any = OverdispersedCounts(None, None, dispersion)  # type: ignore[arg-type]
+    assert known.share_below(y, rates).tolist() == pytest.approx(stats.poisson.cdf(y, rates).tolist(), abs=2e-9)
 
 
 def test_density_is_that_of_the_mixture() -> None:

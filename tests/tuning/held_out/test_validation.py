@@ -515,6 +515,19 @@ class TestWhatItSays:
         with pytest.warns(ConvergenceWarning, match=r"weakest prior .* Try weights=All\(\) if fewer"):
             lw.tune(posterior, lw.Validation(held_out(case), link="probit", temperature=False))
 
+    @pytest.mark.parametrize("bounds", [(1.0, 10.0), (1e6, 1e7), (1e-6, 1e-5)])
+    def test_the_precision_that_is_told_is_the_one_that_is_taken(self, bounds: tuple[float, float]) -> None:
+        """With the noise, whose precision is far from 1 here."""
+        model = seeded(lambda: torch.nn.Linear(3, 1))
+        x, new = normal(40, 3), normal(40, 3, seed=1)
+        train, data = ((of, model(of).detach() + 0.01 * normal(40, 1, seed=4 + k)) for k, of in enumerate((x, new)))
+        posterior = lw.Laplace(lw.Gaussian(), structure=lw.Full()).fit(model, train)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            tuned = lw.tune(posterior, lw.Validation(data, bounds=bounds))
+        told = f"a precision of {float(tuned.prior_precisions):.3g} ("
+        assert tuned.noise_scale > 1e3 and any(told in str(each.message) for each in caught)
+
     def test_nothing_where_the_best_lies_inside(self) -> None:
         case, posterior = fit("gaussian")
         with warnings.catch_warnings():

@@ -57,12 +57,15 @@ class OverdispersedCounts(CountsOfRates):
         return negative_binomial_log_prob(targets, log_rates, self.dispersion)
 
     def share_below(self, counts: Float[Tensor, " m"], rates: Float[Tensor, "k m"]) -> Float[Tensor, "k m"]:
-        """See ``CountsOfRates.share_below``: I_p(r, k + 1) with r = 1/α and p = r / (r + e^f), the incomplete beta."""
-        from scipy.special import betainc  # a tenth of a second to import
+        """See ``CountsOfRates.share_below``: 1 - I_q(k + 1, r), the incomplete beta, with r = 1/α.
+
+        Here q = e^f / (r + e^f). That is I_p(r, k + 1) with p = 1 - q, which where α is small has no digits of q.
+        """
+        from scipy.special import betaincc  # a tenth of a second to import
 
         r = 1 / self.dispersion
-        p = (r / (r + rates)).cpu().numpy()
-        shares = betainc(r, (counts + 1).cpu().numpy(), p)
+        q = (rates / (r + rates)).cpu().numpy()
+        shares = betaincc((counts + 1).cpu().numpy(), r, q)
         return torch.from_numpy(shares).to(rates)
 
     def drawn_given(
