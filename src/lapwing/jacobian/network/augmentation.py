@@ -49,6 +49,7 @@ class TestTimeAugmentation(nn.Module):
         V times the passes of the network, for fits, tuning and predictions alike, one view after the other.
 
     Example:
+        >>> import torch
         >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
         >>> averaged = TestTimeAugmentation(network, [lambda x: x.flip(-1)])
         >>> x = torch.randn(5, 1, 4, 4)
