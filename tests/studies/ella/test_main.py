@@ -14,7 +14,8 @@ from studies.ella.__main__ import STUDIES
 def test_each_study_runs_and_draws(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     report, drawn = tmp_path / "report.json", tmp_path / "below" / "figure.png"
-    main(STUDIES, [name, "--quick", "--seeds", "1", "--json", str(report), "--figure", str(drawn)])
+    only = ["--only", "ELLA", "last layer"] if name == "shifted" else []
+    main(STUDIES, [name, "--quick", "--seeds", "1", *only, "--json", str(report), "--figure", str(drawn)])
     rows = json.loads(report.read_text())["rows"]
     assert rows and all(row["study"] == name for row in rows if "summary" not in row)
     failures = [row["failure"] for row in rows if row.get("failure")]
