@@ -66,7 +66,7 @@ def told_in(value: object, seen: set[int]) -> Iterator[object]:
         parts = value
     elif is_function_object(value) and id(value) not in seen:
         seen.add(id(value))
-        parts = [vars(value)]
+        parts = [value.__dict__]
         yield parts
     for part in parts:
         yield from told_in(part, seen)
@@ -83,7 +83,7 @@ def code_in(network: nn.Module, seen: set[int]) -> Iterator[object]:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        for name, value in vars(module).items():
+        for name, value in module.__dict__.items():
             if not name.startswith("_") and (callable(value) or isinstance(value, Mapping | tuple | list)):
                 yield from told_in(value, seen)
 
