@@ -10,6 +10,7 @@ import torch
 
 import lapwing as lw
 from lapwing.ground import errors
+from tests.checker import unchecked
 from tests.posterior_cases import refused
 
 KINDS = {
@@ -99,9 +100,9 @@ def test_a_boolean_is_no_precision(bad: object) -> None:
 
 
 def test_a_boolean_is_no_number_of_a_likelihood() -> None:
-    with refused(errors.ConfigError, "a positive df"):
+    with unchecked(), refused(errors.ConfigError, "a positive df"):
         lw.StudentT(df=True)
-    with refused(errors.ConfigError, "noise precisions"):
+    with unchecked(), refused(errors.ConfigError, "noise precisions"):
         lw.Gaussian(True)
 
 

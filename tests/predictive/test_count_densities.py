@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lapwing.moments import Moments
 from lapwing.predictive.count_densities import log_density
 from lapwing.predictive.distributions import Counts, OverdispersedCounts
 
@@ -27,13 +28,17 @@ CASES = [
 """A count, mean and variance of its log rate."""
 
 
+CERTAIN = Moments.certain(torch.zeros(1, 1))
+CERTAIN_COUNTS = Counts.of(CERTAIN)
+SPREAD_OUT_COUNTS = OverdispersedCounts.of(CERTAIN, 0.7)
+
+
 def poisson(counts: Tensor, log_rates: Tensor) -> Tensor:
-    return Counts.log_prob_given(None, counts, log_rates)  # type: ignore[arg-type]
+    return CERTAIN_COUNTS.log_prob_given(counts, log_rates)
 
 
 def spread_out(counts: Tensor, log_rates: Tensor) -> Tensor:
-    known: Any = OverdispersedCounts(None, None, 0.7)  # type: ignore[arg-type]
-    return known.log_prob_given(counts, log_rates)
+    return SPREAD_OUT_COUNTS.log_prob_given(counts, log_rates)
 
 
 @pytest.mark.parametrize("law", [poisson, spread_out])
@@ -41,7 +46,7 @@ def spread_out(counts: Tensor, log_rates: Tensor) -> Tensor:
 def test_is_the_integral(law: Any, case: tuple[float, float, float]) -> None:
     y, mean, variance = (torch.tensor([value], dtype=torch.float64) for value in case)
     z = torch.linspace(-30.0, 30.0, 400_001, dtype=torch.float64)
-    values = law(y, mean + variance.sqrt() * z) - 0.5 * z.square()
+    values = law(y, mean + variance.sqrt() * z[:, None])[:, 0] - 0.5 * z.square()
     expected = float(torch.logsumexp(values, 0)) + math.log(60 / 400_000 / math.sqrt(2 * math.pi))
     assert float(log_density(y, mean, variance, law)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 

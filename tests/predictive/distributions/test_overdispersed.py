@@ -80,8 +80,9 @@ def test_the_rising_factorial_is_that_of_its_factors(r: float) -> None:
 def test_shares_of_hardly_any_dispersion_are_poissons(dispersion: float) -> None:
     rates = torch.tensor([0.1, 3.0, 1e4], dtype=torch.float64)
     y = torch.tensor([0.0, 3.0, 10_100.0], dtype=torch.float64)
-    known: Any = OverdispersedCounts(None, None, dispersion)  # type: ignore[arg-type]
-    assert known.share_below(y, rates).tolist() == pytest.approx(stats.poisson.cdf(y, rates).tolist(), abs=2e-9)
+    known = OverdispersedCounts.of(Moments.certain(torch.zeros(1, 1)), dispersion)
+    expected = stats.poisson.cdf(y, rates).tolist()
+    assert known.share_below(y, rates[None])[0].tolist() == pytest.approx(expected, abs=2e-9)
 
 
 def test_density_is_that_of_the_mixture() -> None:

@@ -85,8 +85,8 @@ class CountsOfRates(Predictive, abc.ABC):
 
     @abc.abstractmethod
     def log_prob_given(
-        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "k *batch c"]
-    ) -> Float[Tensor, "k *batch c"]:
+        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "*more c"]
+    ) -> Float[Tensor, "*more c"]:
         """Log probability of counts given their log rates, nats."""
 
     @abc.abstractmethod
@@ -237,8 +237,8 @@ class Counts(CountsOfRates):
         return self.mean
 
     def log_prob_given(
-        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "k *batch c"]
-    ) -> Float[Tensor, "k *batch c"]:
+        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "*more c"]
+    ) -> Float[Tensor, "*more c"]:
         """See ``CountsOfRates.log_prob_given``: y f - e^f - log y!."""
         return targets * log_rates - log_rates.exp() - torch.lgamma(targets + 1)
 

@@ -51,8 +51,8 @@ class OverdispersedCounts(CountsOfRates):
         return self.mean + self.dispersion * (self.rates.variance + self.mean.square())
 
     def log_prob_given(
-        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "k *batch c"]
-    ) -> Float[Tensor, "k *batch c"]:
+        self, targets: Float[Tensor, "*batch c"], log_rates: Float[Tensor, "*more c"]
+    ) -> Float[Tensor, "*more c"]:
         """See ``CountsOfRates.log_prob_given`` and ``negative_binomial_log_prob``."""
         return negative_binomial_log_prob(targets, log_rates, self.dispersion)
 
