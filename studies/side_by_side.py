@@ -42,6 +42,7 @@ from lapwing.demo.digits import network as demonstrated
 from lapwing.evaluation.corruptions import corrupt
 from lapwing.evaluation.evaluate import Predictor
 from lapwing.show.report import comparison_page, write_json, write_report
+from studies.mirror_images import mirrored
 
 SHIFTS = (("gaussian_noise", 5), ("fog", 5))
 """Corruptions of the test images, and their severity."""
@@ -136,11 +137,6 @@ def entries(
             found[f"{name}, no validation data"] = Tuned(recipe)
     stopped = (raises, too_many_bytes, too_many_seconds)
     return found | dict(zip(STOPPED, stopped, strict=True))
-
-
-def mirrored(image: Tensor) -> Tensor:
-    """The mirror image."""
-    return image.flip(-1)
 
 
 @dataclass(frozen=True)
