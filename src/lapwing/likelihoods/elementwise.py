@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lapwing.ground import probes
-from lapwing.ground.data.checks import check_finite
+from lapwing.ground.data.checks import check_finite, check_whole_counts
 from lapwing.ground.errors import DataError
 from lapwing.ground.labels import check_target_shape, is_integral
 from lapwing.ground.precision import wide
@@ -107,13 +107,7 @@ def check_counts(log_rates: Tensor, targets: Tensor, likelihood: str) -> None:
         DataError: Naming the largest rate, or the first target that is no count.
     """
     check_logarithms(log_rates, "rate", "scaling the counts, or a network in float64")
-    wrong = targets[(targets < 0) | (targets != targets.round())]
-    if wrong.numel():
-        raise DataError(
-            f"counts 0, 1, 2, ... for {likelihood}",
-            f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
-            "Gaussian() for real targets",
-        )
+    check_whole_counts(targets, likelihood)
 
 
 @final

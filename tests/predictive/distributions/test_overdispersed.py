@@ -10,9 +10,12 @@ import pytest
 import torch
 from scipy import stats
 
+from lapwing.ground.errors import DataError, ShapeError
 from lapwing.moments import BasisMoments, Draws, Moments
 from lapwing.predictive.distributions import Counts, OverdispersedCounts
 from lapwing.predictive.distributions.overdispersed import log_rising
+from tests.checker import unchecked
+from tests.posterior_cases import refused
 
 DISPERSION = 0.7
 CASES = [(0.0, 0.0), (1.3, 0.4), (-2.0, 1.5), (3.0, 0.5), (40.0, 0.01)]
@@ -144,3 +147,16 @@ def test_what_is_inside_an_interval_is_told_without_it(generator: torch.Generato
     for p in (OverdispersedCounts.of(drawn, DISPERSION), Counts.of(drawn), Counts.of(drawn.marginal())):
         low, high = p.interval(0.8)
         assert torch.equal(p.inside(y, 0.8), ((low <= y) & (y <= high)).double())
+
+
+@pytest.mark.parametrize("of", [Counts.of, lambda outputs: OverdispersedCounts.of(outputs, DISPERSION)])
+@pytest.mark.parametrize("bad", [-1.0, 0.5, math.nan, math.inf])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_targets_that_are_no_counts_have_no_density(of: Any, bad: float, outputs: int) -> None:
+    p = of(Moments(torch.zeros(3, outputs), torch.eye(outputs).expand(3, -1, -1)))
+    y = torch.ones(3, outputs)
+    y[1, 0] = bad
+    with refused(DataError, "counts 0, 1, 2"):
+        p.log_prob(y)
+    with unchecked(), refused(ShapeError, "one target an output"):
+        p.log_prob(y[:2])

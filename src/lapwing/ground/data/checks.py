@@ -22,3 +22,22 @@ def check_finite(values: Tensor, what: str, hint: str) -> None:
         return
     if bad := int((~torch.isfinite(values)).sum()):
         raise DataError(f"finite {what}", f"{bad} NaN or infinite of {values.numel()}", hint)
+
+
+def check_whole_counts(targets: Tensor, whose: str) -> None:
+    """Refuse targets that are no counts, NaN and infinite ones included.
+
+    Args:
+        targets: What should be counts, in floating point.
+        whose: For what, in the message.
+
+    Raises:
+        DataError: Naming the first that is none.
+    """
+    wrong = targets[(targets < 0) | (targets != targets.round()) | targets.isinf()]
+    if wrong.numel():
+        raise DataError(
+            f"counts 0, 1, 2, ... for {whose}",
+            f"{wrong.numel()} other targets, the first {wrong[0].item():g}",
+            "Gaussian() for real targets",
+        )

@@ -33,8 +33,9 @@ class TestTimeAugmentation(nn.Module):
     to a layer its curvature is up to V times too small. ``KFAC(sharing="reduce")`` sums over views first, and over
     positions; ``EKFAC``, ``Diagonal`` and ``LowRank`` are of the average itself.
 
-    ``LastLayer()`` needs outputs that come straight from a linear layer. Average the features in place of the outputs
-    then, which is the same: ``nn.Sequential(TestTimeAugmentation(body, views), head)``.
+    ``LastLayer()`` looks for a layer whose outputs are the network's own, and finds none: name it, as
+    ``LastLayer("model.fc")``. Or average the features, ``nn.Sequential(TestTimeAugmentation(body, views), head)``, which
+    is the same posterior.
 
     Args:
         model: The trained network. Its weights are shared, not copied; in training mode it stays as it was.

@@ -15,13 +15,14 @@ from torch.quasirandom import SobolEngine
 
 from lapwing import metrics
 from lapwing.ground import probes
+from lapwing.ground.data.checks import check_whole_counts
 from lapwing.ground.errors import check_fraction
 from lapwing.ground.precision import at_least_single, wide
 from lapwing.metrics.score_table import Scores
 from lapwing.moments.outputs import Moments
 from lapwing.moments.wide import Outputs
 from lapwing.predictive.count_densities import log_density
-from lapwing.predictive.distributions.base import Predictive, plus_diagonal
+from lapwing.predictive.distributions.base import Predictive, check_one_an_output, plus_diagonal
 from lapwing.predictive.joint_count_densities import log_density_together
 from lapwing.predictive.quadrature import sobol_normals
 from lapwing.predictive.quantiles import count_cdf, count_quantile
@@ -107,8 +108,14 @@ class CountsOfRates(Predictive, abc.ABC):
         The points are about the rates that the counts make likely; no count depends on what it is asked for with. Of
         outputs too many for a covariance they are of the prediction alone: counts that tell their rates far better
         than it does have too small a density.
+
+        Raises:
+            DataError: If targets are no counts.
+            ShapeError: If they have another shape than the outputs.
         """
         log_rates = self.log_rates
+        check_one_an_output(targets, log_rates.mean)
+        check_whole_counts(targets, "a density of counts")
         if log_rates.sampled:
             return self._averaged(targets, log_rates.draws(COUNT_DRAWS))
         if log_rates.mean.shape[-1] == 1:
