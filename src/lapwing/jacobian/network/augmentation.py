@@ -34,8 +34,8 @@ class TestTimeAugmentation(nn.Module):
     positions; ``EKFAC``, ``Diagonal`` and ``LowRank`` are of the average itself.
 
     ``LastLayer()`` looks for a layer whose outputs are the network's own, and finds none: name it, as
-    ``LastLayer("model.fc")``. Or average the features, ``nn.Sequential(TestTimeAugmentation(body, views), head)``, which
-    is the same posterior.
+    ``LastLayer("model.fc")``. Or average the features, which is the same posterior:
+    ``nn.Sequential(TestTimeAugmentation(body, views), head)``.
 
     Args:
         model: The trained network. Its weights are shared, not copied; in training mode it stays as it was.
